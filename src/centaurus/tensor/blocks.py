@@ -1,0 +1,148 @@
+"""Convolution in time, block by block: with a short kernel directly, with exponential modes in chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from centaurus.tensor.links import Backward, Link, Tensors, padded
+from centaurus.tensor.pairs import align, pair
+from centaurus.tensor.scan import scan_backward, scan_forward
+
+
+def split(x: Tensor, chunk: int) -> Tensor:
+    """Time into (chunks, samples), zero-padded to whole chunks."""
+    chunks = math.ceil(x.shape[-1] / chunk)
+    if chunks * chunk != x.shape[-1]:
+        x = padded(x, chunks * chunk)
+    return x.reshape(*x.shape[:-1], chunks, chunk)
+
+
+def joined(x: Tensor, samples: int) -> Tensor:
+    """(chunks, samples) back into time."""
+    return x.reshape(*x.shape[:-2], -1)[..., :samples]
+
+
+@dataclass(frozen=True)
+class Direct(Link):
+    """Convolve with a short kernel as a Toeplitz GEMM over blocks, each with the block before it.
+
+    Tensors: toeplitz (kernel p q) and, where there are several blocks, the part that reaches back one block.
+    """
+
+    signal: str
+    kernel: str
+    out: str
+    block: int
+
+    def _blocks(self, x: Tensor) -> list[Tensor]:
+        blocks = split(x, self.block)
+        return [blocks] if blocks.shape[-2] == 1 else [blocks, pad(blocks, (0, 0, 1, -1))]
+
+    def _indices(self) -> tuple[str, str, str]:
+        return self.signal[:-1] + "γπ", self.kernel + "πκ", self.out[:-1] + "γκ"
+
+    def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
+        signal, kernel, out = self._indices()
+        parts = [pair(v, signal, t, kernel, out) for v, t in zip(self._blocks(x), tensors, strict=True)]
+        return joined(sum(parts[1:], parts[0]), x.shape[-1]), None
+
+    def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
+        signal, kernel, out = self._indices()
+        blocks = split(grad, self.block)
+        own = [pair(v, signal, blocks, out, kernel) for v in self._blocks(x)]
+        if not want_x:
+            return None, own
+        parts = [pair(blocks, out, t, kernel, signal) for t in tensors]
+        if len(parts) == 2:
+            parts[1] = pad(parts[1], (0, 0, -1, 1))
+        return joined(sum(parts[1:], parts[0]), grad.shape[-1]), own
+
+
+@dataclass(frozen=True)
+class Chunked(Link):
+    """Convolve with Σ Re(w a^τ) in chunks: a Toeplitz GEMM inside a chunk, states s ← a^Q s + z between chunks.
+
+    Tensors, from ``modes.chunk_tables``: toeplitz (kernel p q), into (modes phase p h), out_of (weight q h), a^Q.
+    """
+
+    signal: str
+    modes: str
+    weight: str
+    phase: str  # index of the signal over the real and imaginary part of what drives a state, or ""
+    out: str
+    chunk: int
+
+    @property
+    def kernel(self) -> str:
+        """Indices of the kernel inside a chunk."""
+        return "".join(i for i in self.weight if i in self.signal or i in self.out)
+
+    @property
+    def states(self) -> str:
+        """Indices of the states: the modes, and what only the signal has, with the chunks γ."""
+        shared = "".join(i for i in self.modes if i in self.signal)
+        own = "".join(i for i in self.signal[:-1] if i not in self.modes and i != self.phase)
+        return shared + own + "γ" + "".join(i for i in self.modes if i not in shared)
+
+    def _indices(self) -> tuple[str, str, str, str]:
+        """Signal, output, tables into the states and out of them."""
+        weight = self.weight.replace(self.phase, "") if self.phase else self.weight
+        return self.signal[:-1] + "γπ", self.out[:-1] + "γκ", self.modes + self.phase + "πη", weight + "κη"
+
+    def _decay(self, tensors: Tensors) -> Tensor:
+        """a^Q as a complex tensor that lines up with the states."""
+        return torch.view_as_complex(align(tensors[3], self.modes + "η", self.states + "η").contiguous())
+
+    def advance(self, x: Tensor, tensors: Tensors, scan: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
+        """States before every chunk and after the last."""
+        signal, _, into, _ = self._indices()
+        z = pair(split(x, self.chunk), signal, tensors[1], into, self.states + "η")
+        return scan(torch.view_as_complex(z.contiguous()), self._decay(tensors), self.states.index("γ"))
+
+    def read(self, x: Tensor, states: Tensor, tensors: Tensors) -> Tensor:
+        """Output from the signal inside each chunk and the state before it."""
+        signal, out, _, out_of = self._indices()
+        y = pair(split(x, self.chunk), signal, tensors[0], self.kernel + "πκ", out)
+        past = pair(self._before(states), self.states + "η", tensors[2], out_of, out)
+        return joined(y + past, x.shape[-1])
+
+    def _before(self, states: Tensor) -> Tensor:
+        axis = self.states.index("γ")
+        return torch.view_as_real(states.narrow(axis, 0, states.shape[axis] - 1))
+
+    def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
+        states = self.recall(x, tensors)
+        return self.read(x, states, tensors), states
+
+    def recall(self, x: Tensor, tensors: Tensors) -> Any:
+        return self.advance(x, tensors, lambda z, decay, axis: scan_forward(z, decay, None, axis))
+
+    def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
+        signal, out, into, out_of = self._indices()
+        states, axis = self.states + "η", self.states.index("γ")
+        blocks, inputs, before = split(grad, self.chunk), split(x, self.chunk), self._before(kept)
+        d_before = torch.view_as_complex(pair(blocks, out, tensors[2], out_of, states).contiguous())
+        d_states = torch.cat((d_before, torch.zeros_like(d_before.narrow(axis, 0, 1))), axis)
+        dz, lost, _ = scan_backward(d_states, kept, self._decay(tensors), axis)
+        dz = torch.view_as_real(dz.resolve_conj())
+        lost = torch.view_as_real(lost.resolve_conj())
+        own = [
+            pair(inputs, signal, blocks, out, self.kernel + "πκ"),
+            pair(inputs, signal, dz, states, into),
+            pair(before, states, blocks, out, out_of),
+            lost.sum([a for a, i in enumerate(states) if i not in self.modes and i != "η"]),
+        ]
+        order = "".join(i for i in states if i in self.modes + "η")
+        own[3] = own[3].permute([order.index(i) for i in self.modes + "η"])
+        if not want_x:
+            return None, own
+        back = pair(blocks, out, tensors[0], self.kernel + "πκ", signal)
+        back = back + pair(dz, states, tensors[1], into, signal)
+        return joined(back, grad.shape[-1]), own

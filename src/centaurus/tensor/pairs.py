@@ -1,0 +1,50 @@
+"""Contraction of two tensors by index strings, as one batched GEMM."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str) -> Tensor:
+    """Contract two tensors; in memory the result is (shared indices, x's own, y's own), returned as a view."""
+    if x.is_complex() != y.is_complex():
+        if x.is_complex():
+            x, x_indices = torch.view_as_real(x), x_indices + "~"
+        else:
+            y, y_indices = torch.view_as_real(y), y_indices + "~"
+        return torch.view_as_complex(pair(x, x_indices, y, y_indices, out + "~").contiguous())
+    x, x_indices = _without_lone(x, x_indices, y_indices + out)
+    y, y_indices = _without_lone(y, y_indices, x_indices + out)
+    summed = [index for index in x_indices if index in y_indices and index not in out]
+    if not summed:
+        return align(x, x_indices, out) * align(y, y_indices, out)
+    shared = [index for index in x_indices if index in y_indices and index in out]
+    rows = [index for index in x_indices if index not in y_indices]
+    columns = [index for index in y_indices if index not in x_indices]
+    size = dict(zip(x_indices, x.shape, strict=True)) | dict(zip(y_indices, y.shape, strict=True))
+    left = x.permute([x_indices.index(index) for index in shared + rows + summed])
+    right = y.permute([y_indices.index(index) for index in shared + summed + columns])
+    b, m, k, n = (math.prod([size[index] for index in group]) for group in (shared, rows, summed, columns))
+    if b == 1:
+        product = left.reshape(m, k) @ right.reshape(k, n)
+    else:
+        product = torch.bmm(left.reshape(b, m, k), right.reshape(b, k, n))
+    order = shared + rows + columns
+    return product.reshape([size[index] for index in order]).permute([order.index(index) for index in out])
+
+
+def align(x: Tensor, indices: str, out: str) -> Tensor:
+    """View of x whose axes line up with ``out`` for broadcasting."""
+    x = x.permute([indices.index(index) for index in out if index in indices])
+    return x[tuple(slice(None) if index in indices else None for index in out)]
+
+
+def _without_lone(x: Tensor, indices: str, needed: str) -> tuple[Tensor, str]:
+    """Sum over the indices that nothing else needs."""
+    lone = [axis for axis, index in enumerate(indices) if index not in needed]
+    if not lone:
+        return x, indices
+    return x.sum(lone), "".join(index for index in indices if index in needed)
