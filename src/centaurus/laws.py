@@ -1,0 +1,301 @@
+"""The laws every layer and every network keeps, each a function that measures its worst violation.
+
+A layer is right when running it whole, in pieces, in a batch, after a copy or a move is one and the same map.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from centaurus.layer import Layer, State, map_state, reset, state_tensors
+
+TIGHT = 1e-9
+SINGLE_VALUES = 1e-4
+SINGLE_GRADIENTS = 1e-3
+
+
+class Law(NamedTuple):
+    """One law: its name, the worst error found and the error allowed."""
+
+    name: str
+    worst: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """True when the worst error is a number within the tolerance."""
+        return self.worst <= self.tolerance
+
+
+class Case(NamedTuple):
+    """A layer in evaluation mode and one double-precision signal of whole hops to try it on."""
+
+    layer: Layer
+    signal: Tensor
+    seed: int
+
+
+def make_case(layer: Layer, channels: int, batch: int = 2, hops: int | None = None, seed: int = 0) -> Case:
+    """A double-precision copy of the layer and white noise for it: at least seven hops and 100 samples."""
+    hops = hops or max(7, -(-100 // layer.hop))
+    generator = torch.Generator().manual_seed(seed)
+    signal = torch.randn(batch, channels, hops * layer.hop, generator=generator, dtype=torch.float64)
+    return Case(copy.deepcopy(layer).cpu().double().eval(), signal, seed)
+
+
+def relative_error(given: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
+    """The largest difference against the largest wanted value; infinite for a wrong shape or a value that is no number."""
+    if given.shape != wanted.shape:
+        return float("inf")
+    if wanted.numel() == 0:
+        return 0.0
+    error = (given.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp_min(floor)
+    return float(error) if torch.isfinite(error) else float("inf")
+
+
+def splits(hops: int, seed: int = 0) -> list[list[int]]:
+    """Ways of cutting a signal into pieces, in hops: one by one at first, in halves, and at random places."""
+    singles = min(hops, 8)
+    cuts = sorted(random.Random(seed).sample(range(1, hops), min(hops - 1, 4)))
+    ways = [
+        [1] * singles + [hops - singles] * (hops > singles),
+        [hops - hops // 2] + [hops // 2] * (hops > 1),
+        [b - a for a, b in zip([0, *cuts], [*cuts, hops], strict=True)],
+    ]
+    return list({tuple(way): way for way in ways}.values())
+
+
+def in_pieces(layer: Layer, u: Tensor, pieces: Sequence[int], state: State | None = None) -> tuple[Tensor, State]:
+    """The layer run piece by piece; sizes are in hops."""
+    outputs = []
+    for piece in u.split([size * layer.hop for size in pieces], dim=-1):
+        y, state = layer.step(piece, state)
+        outputs.append(y)
+    return torch.cat(outputs, dim=-1), () if state is None else state
+
+
+def _gradients(layer: Layer, u: Tensor, run: Callable[[Tensor], Tensor], seed: int) -> list[Tensor]:
+    """Gradients of a random projection of the output: the input's first, then each parameter's."""
+    u = u.clone().requires_grad_()
+    parameters = [p for p in layer.parameters() if p.requires_grad]
+    y = run(u)
+    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64).to(y)
+    found = torch.autograd.grad((y * weights).sum(), [u, *parameters], allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip([u, *parameters], found, strict=True)]
+
+
+def _split_values(layer: Layer, u: Tensor, seed: int) -> float:
+    with torch.no_grad():
+        whole = layer(u)
+        start = layer.init_state(u.shape[0])
+        ways = splits(u.shape[-1] // layer.hop, seed)
+        return max(relative_error(in_pieces(layer, u, way, s)[0], whole) for way in ways for s in (None, start))
+
+
+def _split_gradients(layer: Layer, u: Tensor, seed: int) -> float:
+    whole = _gradients(layer, u, layer, seed)
+    floor = 1e-3 * max(float(g.abs().max()) for g in whole if g.numel())
+    worst = 0.0
+    for way in splits(u.shape[-1] // layer.hop, seed):
+        pieces = _gradients(layer, u, lambda x, way=way: in_pieces(layer, x, way)[0], seed)
+        worst = max([worst, *(relative_error(p, w, floor) for p, w in zip(pieces, whole, strict=True))])
+    return worst
+
+
+def split_values(case: Case) -> Law:
+    """Any split into hops gives the values of the whole signal."""
+    return Law("pieces equal the whole: values", _split_values(case.layer, case.signal, case.seed), TIGHT)
+
+
+def split_gradients(case: Case) -> Law:
+    """Any split into hops gives the gradients of the whole signal, for the input and for every parameter."""
+    return Law("pieces equal the whole: gradients", _split_gradients(case.layer, case.signal, case.seed), TIGHT)
+
+
+def split_values_single(case: Case) -> Law:
+    """The same in single precision."""
+    worst = _split_values(copy.deepcopy(case.layer).float(), case.signal.float(), case.seed)
+    return Law("pieces equal the whole: values, float32", worst, SINGLE_VALUES)
+
+
+def split_gradients_single(case: Case) -> Law:
+    """The same in single precision."""
+    worst = _split_gradients(copy.deepcopy(case.layer).float(), case.signal.float(), case.seed)
+    return Law("pieces equal the whole: gradients, float32", worst, SINGLE_GRADIENTS)
+
+
+@torch.no_grad()
+def output_length(case: Case) -> Law:
+    """A signal of t samples gives floor(t · ratio) frames, whether or not t is whole hops."""
+    layer, hop, total = case.layer, case.layer.hop, case.signal.shape[-1]
+    lengths = {t for t in (1, hop - 1, hop, hop + 1, 2 * hop + hop // 2, total - 1, total) if 1 <= t <= total}
+    wrong = 0
+    for t in lengths:
+        frames = t * layer.ratio.numerator // layer.ratio.denominator
+        wrong += layer.frames(t) != frames or layer(case.signal[..., :t]).shape[-1] != frames
+    return Law("output has frames(t) frames", wrong, 0)
+
+
+@torch.no_grad()
+def padded_end(case: Case) -> Law:
+    """A signal that ends inside a hop gives the frames of the same signal followed by zeros."""
+    samples = max(1, case.signal.shape[-1] - max(1, case.layer.hop // 2))
+    padded = case.signal.clone()
+    padded[..., samples:] = 0
+    whole = case.layer(padded)[..., : case.layer.frames(samples)]
+    return Law("the end is padded with zeros", relative_error(case.layer(case.signal[..., :samples]), whole), TIGHT)
+
+
+@torch.no_grad()
+def state_shape(case: Case) -> Law:
+    """A state stays real, batch first, of one structure, shape and dtype, in double and in single precision."""
+    wrong = 0
+    for layer, u in ((case.layer, case.signal), (copy.deepcopy(case.layer).float(), case.signal.float())):
+        start = layer.init_state(u.shape[0])
+        _, after = layer.step(u[..., : layer.hop], start)
+        _, late = layer.step(u[..., : layer.hop], after)
+        for x, first, last in zip(*map(state_tensors, (start, after, late)), strict=True):
+            same = x.shape == first.shape == last.shape and x.dtype == first.dtype == last.dtype
+            wrong += not same or x.is_complex() or x.shape[0] != u.shape[0]
+    return Law("state keeps shape and dtype", wrong, 0)
+
+
+def no_mutation(case: Case) -> Law:
+    """Neither inputs, states, parameters nor buffers are written to."""
+    layer, hop = copy.deepcopy(case.layer), case.layer.hop
+    u = case.signal[..., : 2 * hop].clone().requires_grad_()
+    _, state = layer.step(case.signal[..., :hop], layer.init_state(u.shape[0]))
+    state = map_state(lambda x: x.detach().clone(), state)
+    watched = [u, *state_tensors(state), *layer.parameters(), *layer.buffers()]
+    before = [x.detach().clone() for x in watched]
+    y, after = layer.step(u, state)
+    (y.sum() + sum(x.sum() for x in state_tensors(after)) + layer(u).sum()).backward()
+    changed = sum(not torch.equal(x.detach(), old) for x, old in zip(watched, before, strict=True))
+    return Law("nothing given is written to", changed, 0)
+
+
+@torch.no_grad()
+def rows_independent(case: Case) -> Law:
+    """A row of a batch is what it is alone, whatever the other rows hold."""
+    layer, u = case.layer, case.signal
+    whole = layer(u)
+    worst = 0.0
+    for row in range(u.shape[0]):
+        loud = u * 100
+        loud[row] = u[row]
+        worst = max(worst, relative_error(layer(u[row : row + 1])[0], whole[row]))
+        worst = max(worst, relative_error(layer(loud)[row], whole[row]) / 100)
+    return Law("rows are independent", worst, TIGHT)
+
+
+@torch.no_grad()
+def rows_reset(case: Case) -> Law:
+    """Resetting a row gives it zero history and leaves the other rows alone."""
+    layer, u = case.layer, case.signal
+    half = u.shape[-1] // layer.hop // 2 * layer.hop
+    first, second = u[..., :half], u[..., half:]
+    _, state = layer.step(first, layer.init_state(u.shape[0]))
+    going, fresh = layer.step(second, state)[0], layer.step(second)[0]
+    worst = 0.0
+    for row in range(u.shape[0]):
+        wanted = going.clone()
+        wanted[row] = fresh[row]
+        worst = max(worst, relative_error(layer.step(second, reset(state, [row]))[0], wanted))
+    return Law("rows are reset alone", worst, TIGHT)
+
+
+@torch.no_grad()
+def causal(case: Case) -> Law:
+    """No output depends on an input of a later hop: perturb from each hop on and look at the frames before."""
+    layer, u = case.layer, case.signal
+    whole, hops = layer(u), u.shape[-1] // layer.hop
+    worst = 0.0
+    for hop in range(1, hops, max(1, hops // 8)):
+        start = hop * layer.hop
+        changed = torch.cat([u[..., :start], u[..., start:].flip(-1) + 1], dim=-1)
+        frames = layer.frames(start)
+        worst = max(worst, relative_error(layer(changed)[..., :frames], whole[..., :frames], float(whole.abs().max())))
+    return Law("causal, hop by hop", worst, TIGHT)
+
+
+@torch.no_grad()
+def any_layout(case: Case) -> Law:
+    """A signal gives the same output whether it lies in memory batch first, channel first or with gaps."""
+    u = case.signal
+    channel_first = u.transpose(0, 1).contiguous().transpose(0, 1)
+    gaps = torch.stack([u, -u], dim=-1)[..., 0]
+    whole = case.layer(u)
+    worst = max(relative_error(case.layer(x), whole) for x in (channel_first, gaps))
+    return Law("memory layout does not matter", worst, TIGHT)
+
+
+def every_parameter_learns(case: Case) -> Law:
+    """At random parameters every parameter tensor gets a finite gradient that is not zero."""
+    layer = randomized(case.layer, case.seed)
+    found = _gradients(layer, case.signal, layer, case.seed)
+    silent = sum(not bool(torch.isfinite(g).all()) or float(g.abs().max()) == 0 for g in found)
+    return Law("every parameter gets a gradient", silent, 0)
+
+
+@torch.no_grad()
+def randomized(layer: Layer, seed: int = 0) -> Layer:
+    """A copy of the layer with noise on every parameter, so that nothing sits at a zero it was started from."""
+    layer = copy.deepcopy(layer)
+    generator = torch.Generator().manual_seed(seed + 2)
+    for p in layer.parameters():
+        p.add_(0.1 * torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p))
+    return layer
+
+
+@torch.no_grad()
+def copies_agree(case: Case) -> Law:
+    """A deep copy and a layer loaded from a state dict give the same output; nothing remembers old parameters."""
+    whole = case.layer(case.signal)
+    other = randomized(case.layer, case.seed)
+    other(case.signal)
+    other.load_state_dict(case.layer.state_dict())
+    worst = max(relative_error(x(case.signal), whole) for x in (copy.deepcopy(case.layer), other))
+    return Law("deepcopy and state_dict keep results", worst, TIGHT)
+
+
+@torch.no_grad()
+def dtype_moves(case: Case) -> Law:
+    """Single precision gives the double-precision output, rounded, in its own dtype, and moving back works."""
+    whole = case.layer(case.signal)
+    single = copy.deepcopy(case.layer).float()
+    y = single(case.signal.float())
+    back = single.double()(case.signal)
+    kept = y.dtype == torch.float32 and back.dtype == torch.float64
+    worst = max(relative_error(y, whole), relative_error(back, whole)) if kept else float("inf")
+    return Law("dtype moves keep results", worst, SINGLE_GRADIENTS)
+
+
+def meta_device(case: Case) -> Law:
+    """Forward, backward and step work without data, for shapes and counts."""
+    layer, u = copy.deepcopy(case.layer).to("meta"), case.signal.to("meta").requires_grad_()
+    y = layer(u)
+    y.sum().backward()
+    stepped, state = layer.step(u, layer.init_state(u.shape[0]))
+    tensors = [y, stepped, *state_tensors(state)]
+    wrong = sum(x.device.type != "meta" for x in tensors)
+    wrong += any(x.shape[-1] != layer.frames(u.shape[-1]) for x in (y, stepped))
+    return Law("runs on the meta device", wrong, 0)
+
+
+ALL: tuple[Callable[[Case], Law], ...] = (
+    split_values, split_gradients, split_values_single, split_gradients_single,
+    output_length, padded_end, state_shape, no_mutation, rows_independent, rows_reset, causal,
+    any_layout, every_parameter_learns, copies_agree, dtype_moves, meta_device,
+)
+
+
+def measure(layer: Layer, channels: int, batch: int = 2, hops: int | None = None, seed: int = 0) -> list[Law]:
+    """Every law for one layer on noise of ``channels`` channels; the layer itself is left as it was."""
+    case = make_case(layer, channels, batch, hops, seed)
+    return [law(case) for law in ALL]
