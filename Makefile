@@ -1,0 +1,34 @@
+# Everything runs in .venv, which `make setup` builds and which every other target depends on.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+WORKERS ?= 2
+
+.PHONY: setup demo test lint bench
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+# pesq is C code: where it does not build, everything else works and only PESQ scores are missing.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,dev]' pystoi speechmos
+	$(PIP) install --quiet -c constraints.txt pesq || echo "pesq does not build here: PESQ scores are not available"
+	touch $@
+
+demo: setup
+	$(BIN)/centaurus demo
+
+# One thread a worker: two processes with two threads each would fight over two cores.
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m bench.contraction
