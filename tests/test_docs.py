@@ -1,0 +1,42 @@
+"""Every Python block of the README and the documents runs, top to bottom, one document in one namespace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(?P<skip><!-- no-run -->\s*)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#)([^)#\s]+)[^)]*\)")
+
+
+def blocks(path: Path) -> list[str]:
+    """The document's Python, each block with the blank lines before it so that errors name the right line."""
+    text = path.read_text()
+    found = [match for match in BLOCK.finditer(text) if not match["skip"]]
+    return ["\n" * text.count("\n", 0, match.start("code")) + match["code"] for match in found]
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_code_of_a_document_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__document__"}
+    for code in blocks(path):
+        exec(compile(code, str(path), "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_within_the_tree_lead_somewhere(path: Path) -> None:
+    missing = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
+    assert not missing, f"{path.name} links to {missing}"
+
+
+def test_every_source_file_is_in_the_readme() -> None:
+    tree = (ROOT / "README.md").read_text()
+    names = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
+    missing = sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", tree))
+    assert not missing, f"the README's file tree does not say what these are for: {missing}"
