@@ -1,247 +1,235 @@
-"""Run a plan on tensors. The signal's way through a plan is a chain of linear operations; it runs in tiles
-of the batch that stay in cache, and its backward is written by hand, so nothing large is ever kept."""
+"""Run a plan on tensors: what does not depend on the signal by autograd, the signal's way as one chain."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from centaurus.tensor import pair, scan_backward, scan_forward
-
-Grads = list[Tensor | None]
-
-
-class Link(ABC):
-    """One linear operation on the signal, with tensors that do not depend on it."""
-
-    tensors: int = 0
-
-    def prepare(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """What is worth computing once for all tiles."""
-        return list(tensors)
-
-    @abstractmethod
-    def forward(self, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        """The result, and whatever backward wants besides x."""
-
-    @abstractmethod
-    def backward(self, grad: Tensor, x: Tensor, kept: Any, tensors: Sequence[Tensor], grads: Grads) -> Tensor:
-        """Gradient of x; those of the tensors are added into ``grads``."""
-
-    def finish(self, grads: Grads, tensors: Sequence[Tensor]) -> Grads:
-        """Bring accumulated gradients to the form of the original tensors."""
-        return grads
-
-
-def add(grads: Grads, position: int, value: Tensor) -> None:
-    """Accumulate over tiles."""
-    total = grads[position]
-    grads[position] = value if total is None else total.add_(value)
+from centaurus.contract.device import Device
+from centaurus.contract.expression import parse, sizes_of
+from centaurus.contract.plan import Plan, Step, Value
+from centaurus.contract.search import plan_expression
+from centaurus.tensor.blocks import Chunked, Direct
+from centaurus.tensor.chain import Chain
+from centaurus.tensor.links import Link, Mix, Multiply, Scale, Spectrum, ToFrequency, ToTime
+from centaurus.tensor.modes import chunk_tables, generate, toeplitz
+from centaurus.tensor.pairs import align, pair
 
 
 @dataclass(frozen=True)
-class Mix(Link):
-    """Contract the signal with a tensor that has no time: a projection, in either domain."""
+class Modes:
+    """A kernel given by exponential modes: Σ Re(weight · exp(log_a τ)), both with a last axis of 2."""
 
-    signal: str
-    other: str
-    out: str
-    length: int = 0  # transform length when the signal is a spectrum
-    tensors = 1
-
-    def forward(self, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        return pair(tensors[0], self.other, x, self.signal, self.out), None
-
-    def backward(self, grad: Tensor, x: Tensor, kept: Any, tensors: Sequence[Tensor], grads: Grads) -> Tensor:
-        if self.length:
-            scaled = torch.view_as_real(grad * _bin_weights(grad, self.length))
-            value = pair(scaled, self.out + "~", torch.view_as_real(x), self.signal + "~", self.other)
-        else:
-            value = pair(grad, self.out, x, self.signal, self.other)
-        add(grads, 0, value)
-        return pair(tensors[0], self.other, grad, self.out, self.signal)
+    weight: Tensor
+    log_a: Tensor
 
 
-def _bin_weights(spectrum: Tensor, length: int) -> Tensor:
-    """Parseval's weights of the half spectrum: sums over time as sums over its bins."""
-    weights = torch.full((spectrum.shape[-1],), 2 / length, device=spectrum.device, dtype=spectrum.real.dtype)
-    weights[0] = 1 / length
-    if length % 2 == 0:
-        weights[-1] = 1 / length
-    return weights
+Operand = Tensor | Modes
+Values = dict[int, Tensor]
+Maker = Callable[[Values, Tensor | None], list[Tensor]]
 
 
-@dataclass(frozen=True)
-class ToFrequency(Link):
-    """rfft over the last axis, zero-padded. Its adjoint here is the irfft: see ``ToTime``."""
+class Program:
+    """A plan made ready to run: links of the signal's chain, and how to make their tensors."""
 
-    samples: int
-    length: int
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.expression = plan.expression
+        self.size = dict(plan.sizes)
+        self.samples = self.size[self.expression.time]
+        self.others = [step for step in plan.steps if not step.output.signal]
+        made = [self._link(step) for step in plan.steps if step.output.signal]
+        self.links: tuple[Link, ...] = tuple(link for link, _, _ in made)
+        self.makers: list[Maker] = [maker for _, _, maker in made]
+        counts = tuple(count for _, count, _ in made)
+        ways = [step for step in plan.steps if step.output.signal]
+        held, left = self._entry(ways[0]), ways[-1].output.indices
+        self.entering = "".join(i for i in self.expression.operands[self.expression.signal] if i in held)
+        batch = next((i for i in held if i in left and self._only_signal(i)), "")
+        self.chain = Chain(
+            self.links, counts, self.entering, held, self.expression.output, left, batch, self._tile(ways, batch)
+        )
 
-    def forward(self, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        return torch.fft.rfft(_padded(x, self.length)), None
+    def _only_signal(self, index: str) -> bool:
+        e = self.expression
+        return index != e.time and not any(index in op for p, op in enumerate(e.operands) if p != e.signal)
 
-    def backward(self, grad: Tensor, x: Tensor, kept: Any, tensors: Sequence[Tensor], grads: Grads) -> Tensor:
-        return torch.fft.irfft(grad, n=self.length)[..., : self.samples]
+    def _entry(self, step: Step) -> str:
+        return next(value.indices for value in step.inputs if value.signal)
+
+    def _numbers(self, value: Value, batch: str) -> int:
+        """Real numbers in a row of a value."""
+        count = {"time": self.samples, "frequency": self.plan.fft_length + 2}.get(value.domain, 1)
+        for index in value.indices:
+            if index not in (batch, self.expression.time, "f"):
+                count *= self.size[index]
+        return count
+
+    def _tile(self, ways: list[Step], batch: str) -> int:
+        """Rows of the batch in a tile, evened out over the tiles."""
+        if not batch:
+            return 1
+        largest = max(self._numbers(v, batch) for step in ways for v in (*step.inputs[:1], step.output))
+        for step in ways:
+            if step.kind == "chunked":
+                states = "".join(i for i in self.plan.modes + step.inputs[0].indices if i != batch)
+                chunks = -(-self.samples // step.chunk)
+                count = 2 * chunks
+                for index in set(states) - {self.expression.time, self.plan.phase}:
+                    count *= self.size[index]
+                largest = max(largest, count)
+        rows = max(1, self.plan.tile_bytes // (4 * largest))
+        total = self.size[batch]
+        return -(-total // -(-total // rows))
+
+    def _link(self, step: Step) -> tuple[Link, int, Maker]:
+        """The link of a step, how many tensors it takes, and what makes them from the other values."""
+        x, out, n = step.inputs[0], step.output, self.plan.fft_length
+        if step.kind == "rfft":
+            return ToFrequency(self.samples, n), 0, lambda values, log_a: []
+        if step.kind == "irfft":
+            return ToTime(self.samples, n), 0, lambda values, log_a: []
+        y = step.inputs[1]
+        if step.kind == "contract":
+            length = n if out.domain == "frequency" else 0
+            return Mix(x.indices, y.indices, out.indices, length), 1, lambda values, log_a: [values[y.number]]
+        if step.kind == "multiply":
+            summed = any(i in y.indices and i not in out.indices for i in x.indices)
+            sizes = tuple((i, self.size[i]) for i in y.indices if i != "f")
+            link: Link = Scale(x.indices, y.indices, out.indices, n)
+            if summed:
+                link = Multiply(x.indices, y.indices, out.indices, n, sizes)
+            return link, 1, lambda values, log_a: [values[y.number]]
+        if step.kind == "direct":
+            return self._direct(step)
+        return self._chunked(step)
+
+    def _direct(self, step: Step) -> tuple[Link, int, Maker]:
+        x, y = step.inputs
+        block = step.chunk
+        several = block < self.samples
+
+        def tables(values: Values, log_a: Tensor | None) -> list[Tensor]:
+            k = values[y.number][..., :block]
+            return [toeplitz(k, block, block), *([toeplitz(k, block, block, block)] if several else [])]
+
+        return Direct(x.indices, y.indices[:-1], step.output.indices, block), 1 + several, tables
+
+    def _chunked(self, step: Step) -> tuple[Link, int, Maker]:
+        x, y = step.inputs
+        modes, phase = self.plan.modes, self.plan.phase
+        link = Chunked(x.indices, modes, y.indices, phase, step.output.indices, step.chunk)
+
+        def tables(values: Values, log_a: Tensor | None) -> list[Tensor]:
+            assert log_a is not None
+            return chunk_tables(values[y.number], y.indices, log_a, modes, link.kernel, phase, step.chunk)
+
+        return link, 4, tables
+
+    def _values(self, operands: Sequence[Operand]) -> tuple[Values, Tensor | None]:
+        """Operands as the steps name their indices, lone ones summed away."""
+        values: Values = {}
+        log_a = None
+        for value in {v.number: v for step in self.plan.steps for v in step.inputs}.values():
+            if value.number >= len(operands):
+                continue
+            operand = operands[value.number]
+            indices = self.expression.operands[value.number]
+            if isinstance(operand, Modes):
+                log_a = operand.log_a
+                indices, wanted = indices.replace(self.expression.time, "") + "η", value.indices + "η"
+                values[value.number] = align(operand.weight, indices, wanted)
+                continue
+            wanted = self.entering if value.signal else value.indices
+            lone = [axis for axis, i in enumerate(indices) if i not in wanted]
+            operand = operand.sum(lone) if lone else operand
+            values[value.number] = align(operand, "".join(i for i in indices if i in wanted), wanted)
+        return values, log_a
+
+    def _other(self, step: Step, values: Values, log_a: Tensor | None) -> Tensor:
+        """A step that the signal is not part of, by plain autograd."""
+        x = step.inputs[0]
+        if step.kind == "rfft":
+            spectrum: Tensor = Spectrum.apply(values[x.number], self.plan.fft_length)
+            return spectrum
+        if step.kind == "generate":
+            assert log_a is not None
+            indices = step.output.indices[:-1]
+            return generate(values[x.number], x.indices, log_a, self.plan.modes, indices, self.plan.kernel_length)
+        y = step.inputs[1]
+        mark = {"modes": "η"}
+        return pair(
+            values[y.number],
+            y.indices + mark.get(y.domain, ""),
+            values[x.number],
+            x.indices + mark.get(x.domain, ""),
+            step.output.indices + mark.get(step.output.domain, ""),
+        )
+
+    def __call__(self, operands: Sequence[Operand]) -> Tensor:
+        """The expression's value, differentiable in every operand."""
+        _prime(operands[self.expression.signal])
+        values, log_a = self._values(operands)
+        for step in self.others:
+            values[step.output.number] = self._other(step, values, log_a)
+        tensors = [tensor for maker in self.makers for tensor in maker(values, log_a)]
+        return self.chain(values[self.expression.signal], tensors)
 
 
-@dataclass(frozen=True)
-class ToTime(Link):
-    """irfft over the last axis, cut to the signal. Gradients of spectra are spectra of gradients, so its adjoint
-    is the rfft; only gradients of tensors outside the chain need Parseval's weights."""
-
-    samples: int
-    length: int
-
-    def forward(self, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        return torch.fft.irfft(x, n=self.length)[..., : self.samples], None
-
-    def backward(self, grad: Tensor, x: Tensor, kept: Any, tensors: Sequence[Tensor], grads: Grads) -> Tensor:
-        return torch.fft.rfft(_padded(grad, self.length))
+_primed = [False]
 
 
-def _padded(x: Tensor, length: int) -> Tensor:
-    out = x.new_zeros(*x.shape[:-1], length)
-    out[..., : x.shape[-1]] = x
-    return out
+def _prime(signal: Operand) -> None:
+    """Tell the C library once, by one untouched allocation, that blocks of this size come and go.
 
-
-@dataclass(frozen=True)
-class Multiply(Link):
-    """Signal spectrum times kernel spectrum, summing channels: a complex GEMM for every bin."""
-
-    signal: str
-    other: str
-    out: str
-    length: int
-    tensors = 1
-
-    def _groups(self) -> tuple[str, str, str, str]:
-        time = self.signal[-1]
-        shared = "".join(i for i in self.signal if i in self.other and i in self.out and i != time)
-        summed = "".join(i for i in self.signal if i in self.other and i not in self.out)
-        own = "".join(i for i in self.signal if i not in self.other)
-        fresh = "".join(i for i in self.other if i not in self.signal)
-        return shared, summed, own, fresh
-
-    def prepare(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        shared, summed, _, fresh = self._groups()
-        order = self.signal[-1] + shared + fresh + summed if summed else self.other
-        kernel = tensors[0].permute([self.other.index(i) for i in order])
-        return [kernel.contiguous()]
-
-    def forward(self, x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        shared, summed, own, fresh = self._groups()
-        if not summed:
-            return pair(tensors[0], self.other, x, self.signal, self.out), None
-        bins = _to_bins(x, self.signal, shared + summed + own)
-        return self._product(tensors[0], bins, fresh, self.out), bins
-
-    def _product(self, kernel: Tensor, bins: Tensor, rows: str, out: str) -> Tensor:
-        """Kernel (f, shared, rows, summed) @ bins (f, shared, summed, own), laid out as ``out``."""
-        shared, _, own, _ = self._groups()
-        s = len(shared)
-        f, batch = kernel.shape[0], math.prod(kernel.shape[1 : 1 + s])
-        r, k = math.prod(kernel.shape[1 + s : 1 + s + len(rows)]), math.prod(kernel.shape[1 + s + len(rows) :])
-        c = bins.numel() // (f * batch * k)
-        pitch = batch * r * c + 8  # padding keeps the transposition that follows off a single cache set
-        flat = bins.new_empty(f, pitch)[:, : batch * r * c]
-        left, right = kernel.reshape(f * batch, r, k), bins.reshape(f * batch, k, c)
-        if batch == 1:
-            torch.bmm(left, right, out=flat.view(f, r, c))
-        else:
-            flat.copy_(torch.bmm(left, right).view(f, -1))
-        sizes = (*kernel.shape[1 : 1 + s + len(rows)], *bins.shape[bins.dim() - len(own) :])
-        return _from_bins(flat, shared + rows + own, sizes, out)
-
-    def backward(self, grad: Tensor, x: Tensor, kept: Any, tensors: Sequence[Tensor], grads: Grads) -> Tensor:
-        shared, summed, own, fresh = self._groups()
-        if not summed:
-            add(grads, 0, pair(grad, self.out, x.conj().resolve_conj(), self.signal, self.other))
-            return pair(tensors[0].conj().resolve_conj(), self.other, grad, self.out, self.signal)
-        bins = _to_bins(grad.conj(), self.out, shared + fresh + own)
-        f, s = bins.shape[0], len(shared)
-        batch = math.prod(bins.shape[1 : 1 + s])
-        c = math.prod(bins.shape[bins.dim() - len(own) :])
-        flat = (f * batch, -1, c)
-        add(grads, 0, torch.bmm(bins.reshape(flat), kept.reshape(flat).mT))
-        kernel = tensors[0].reshape(f * batch, -1, math.prod(tensors[0].shape[1 + s + len(fresh) :]))
-        turned = kernel.mT.reshape(f, *tensors[0].shape[1 : 1 + s], *tensors[0].shape[1 + s + len(fresh) :], -1)
-        back = self._product(turned, bins, summed, self.signal)
-        return back.conj_physical_() if back.is_complex() else back
-
-    def finish(self, grads: Grads, tensors: Sequence[Tensor]) -> Grads:
-        shared, summed, _, fresh = self._groups()
-        total = grads[0]
-        if total is None:
-            return grads
-        if summed:
-            order = self.signal[-1] + shared + fresh + summed
-            shape = [tensors[0].shape[self.other.index(i)] for i in order]
-            total = total.reshape(shape).conj().permute([order.index(i) for i in self.other])
-        time = self.other.index(self.signal[-1])
-        weights = _bin_weights(total.movedim(time, -1), self.length)
-        return [(total.movedim(time, -1) * weights).movedim(-1, time)]
-
-
-def _to_bins(x: Tensor, indices: str, order: str) -> Tensor:
-    """(…, f) to (f, order) with bins outermost, so that every bin is one GEMM."""
-    return x.permute([indices.index(i) for i in indices[-1] + order]).contiguous()
-
-
-def _from_bins(flat: Tensor, indices: str, sizes: tuple[int, ...], out: str) -> Tensor:
-    """Bins (f, indices) back to (…, f)."""
-    x = flat.new_empty(flat.shape[1], flat.shape[0])
-    x.copy_(flat.t())
-    return x.view(*sizes, flat.shape[0]).permute([(indices + out[-1]).index(i) for i in out])
-
-
-@dataclass(frozen=True)
-class Chunked(Link):
-    """Convolve with Σ Re(w a^τ) in chunks: a Toeplitz GEMM inside a chunk, states a·x + z passed between chunks.
-
-    Tensors: toeplitz (kernel p q), into (modes p h), out_of (weight q h), decay (modes h).
+    It then keeps them instead of returning them to the system after each tile, which costs as much as the work.
     """
+    if not _primed[0] and isinstance(signal, Tensor) and signal.device.type == "cpu":
+        if not torch.compiler.is_compiling():
+            torch.empty(int(31.9 * 2**20), dtype=torch.uint8)
+        _primed[0] = True
 
-    signal: str  # (…, t)
-    modes: str
-    weight: str
-    phase: str  # index of the signal that is the real and imaginary part of what drives the state, or ""
-    out: str
-    chunk: int
-    tensors = 4
 
-    def _indices(self) -> tuple[str, str, str]:
-        """Signal and output with t split into (c, p) and (c, q), and the states."""
-        signal, out = self.signal[:-1] + "γπ", self.out[:-1] + "γκ"
-        own = "".join(i for i in self.signal[:-1] if i not in self.weight)
-        shared = "".join(i for i in self.modes if i in self.signal)
-        return signal, out, shared + own + "γ" + "".join(i for i in self.modes if i not in shared) + "η"
+@lru_cache(maxsize=1024)
+def _program(text: str, time: str, shapes: tuple[tuple[int, ...], ...], device: str, backward: bool, limit: int | None) -> Program:
+    expression = parse(text, time)
+    sizes, kernel_length = sizes_of(expression, shapes)
+    return Program(
+        plan_expression(
+            expression, sizes, kernel_length=kernel_length, device=Device.load(device), backward=backward, limit=limit
+        )
+    )
 
-    def kernel(self) -> str:
-        """Indices of the kernel inside a chunk."""
-        return "".join(i for i in self.weight if i in self.signal or i in self.out)
 
-    def _split(self, x: Tensor) -> Tensor:
-        chunks = math.ceil(x.shape[-1] / self.chunk)
-        if chunks * self.chunk != x.shape[-1]:
-            x = _padded(x, chunks * self.chunk)
-        return x.reshape(*x.shape[:-1], chunks, self.chunk)
+def temporal_einsum(
+    expression: str, *operands: Tensor, time: str = "t", plan: Plan | None = None, limit: int | None = None
+) -> Tensor:
+    """An einsum in which ``time`` is convolved (causally), planned for the operands' shapes and differentiable.
 
-    def run(self, x: Tensor, tensors: Sequence[Tensor], scan: Any) -> tuple[Tensor, Tensor]:
-        """Output, and the states around the chunks as ``scan`` gives them."""
-        local, into, out_of, decay = tensors
-        signal, out, states = self._indices()
-        split = self._split(x)
-        y = pair(split, signal, local, self.kernel() + "πκ", out)
-        z = pair(split, signal, into, self.modes + self.phase + "πη", states)
-        s = scan(z, decay)
-        weight = self.weight.replace(self.phase, "") if self.phase else self.weight
-        y = y + pair(s, states, out_of, weight + "κη", out)
-        return y.reshape(*y.shape[:-2], -1)[..., : x.shape[-1]], s
+    The first operand with the time index is the signal and gives the output's length; the second is the kernel.
+    """
+    parsed = parse(expression, time)
+    shapes = tuple(tuple(operand.shape) for operand in operands)
+    sizes, kernel_length = sizes_of(parsed, shapes)
+    _check_dtypes(parsed.name, operands)
+    if plan is not None:
+        if plan.expression != parsed or dict(plan.sizes) != sizes:
+            raise ValueError(f"the plan is for {plan.expression} with {dict(plan.sizes)}, the operands have {sizes}")
+        return Program(plan)(operands)
+    backward = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+    return _program(expression, time, shapes, operands[0].device.type, backward, limit)(operands)
+
+
+def _check_dtypes(name: Callable[[int], str], operands: Sequence[Tensor]) -> None:
+    first = operands[0]
+    for position, operand in enumerate(operands):
+        if not operand.is_floating_point():
+            raise TypeError(f"{name(position)} is {operand.dtype}: operands are real floating-point tensors")
+        if operand.dtype != first.dtype or operand.device != first.device:
+            raise TypeError(
+                f"{name(position)} is {operand.dtype} on {operand.device}, {name(0)} is {first.dtype} on {first.device}"
+            )

@@ -91,7 +91,7 @@ class Chunked(Link):
         own = "".join(i for i in self.signal[:-1] if i not in self.modes and i != self.phase)
         return shared + own + "γ" + "".join(i for i in self.modes if i not in shared)
 
-    def _indices(self) -> tuple[str, str, str, str]:
+    def indices(self) -> tuple[str, str, str, str]:
         """Signal, output, tables into the states and out of them."""
         weight = self.weight.replace(self.phase, "") if self.phase else self.weight
         return self.signal[:-1] + "γπ", self.out[:-1] + "γκ", self.modes + self.phase + "πη", weight + "κη"
@@ -102,13 +102,13 @@ class Chunked(Link):
 
     def advance(self, x: Tensor, tensors: Tensors, scan: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
         """States before every chunk and after the last."""
-        signal, _, into, _ = self._indices()
+        signal, _, into, _ = self.indices()
         z = pair(split(x, self.chunk), signal, tensors[1], into, self.states + "η")
         return scan(torch.view_as_complex(z.contiguous()), self._decay(tensors), self.states.index("γ"))
 
     def read(self, x: Tensor, states: Tensor, tensors: Tensors) -> Tensor:
         """Output from the signal inside each chunk and the state before it."""
-        signal, out, _, out_of = self._indices()
+        signal, out, _, out_of = self.indices()
         y = pair(split(x, self.chunk), signal, tensors[0], self.kernel + "πκ", out)
         past = pair(self._before(states), self.states + "η", tensors[2], out_of, out)
         return joined(y + past, x.shape[-1])
@@ -125,7 +125,7 @@ class Chunked(Link):
         return self.advance(x, tensors, lambda z, decay, axis: scan_forward(z, decay, None, axis))
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        signal, out, into, out_of = self._indices()
+        signal, out, into, out_of = self.indices()
         states, axis = self.states + "η", self.states.index("γ")
         blocks, inputs, before = split(grad, self.chunk), split(x, self.chunk), self._before(kept)
         d_before = torch.view_as_complex(pair(blocks, out, tensors[2], out_of, states).contiguous())

@@ -1,0 +1,95 @@
+"""Device profiles: the measured rates that turn a step of a plan into seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Device:
+    """Rates of one kind of machine, per second. A profile is data: ``centaurus calibrate`` measures one."""
+
+    name: str
+    gemm: float  # real multiply-adds count as 2 FLOPs
+    complex_gemm: float  # complex multiply-adds count as 8 FLOPs
+    matrix: float  # seconds for each matrix of a batched GEMM, whatever its size
+    fft: float  # nominal 2.5 n log2 n FLOPs of a real transform
+    bandwidth: float  # bytes read and written by element-wise work on data in cache
+    transpose: float  # bytes moved when the innermost axis changes
+    fresh: float  # bytes of newly allocated memory that can be touched
+    exp: float  # exponentials with sine and cosine
+    call: float  # seconds to start one operation
+    tile_bytes: int  # largest intermediate of a tile of the batch
+    measured: bool = True
+
+    @staticmethod
+    def load(name: str) -> Device:
+        """The stored calibration of this machine, or the default profile of that name (``cpu``, ``cuda``, …)."""
+        return _stored(name)
+
+    @staticmethod
+    def path() -> Path:
+        """Where ``centaurus calibrate`` stores this machine's rates."""
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return Path(base) / "centaurus" / "device.json"
+
+    @staticmethod
+    def read(path: Path) -> Device:
+        """A profile from a JSON file; unknown or missing rates are errors that name the file."""
+        try:
+            data = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is not a device profile: {error}; run 'centaurus calibrate' again") from error
+        known = {field.name for field in fields(Device)}
+        if not isinstance(data, dict) or set(data) != known:
+            raise ValueError(f"{path} is not a device profile of this version; run 'centaurus calibrate' again")
+        return Device(**data)
+
+    def write(self, path: Path) -> None:
+        """Store the profile; the file appears whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        temporary.replace(path)
+
+
+CPU = Device(
+    name="cpu (2 cores, AVX-512)",
+    gemm=120e9,
+    complex_gemm=80e9,
+    matrix=0.15e-6,
+    fft=25e9,
+    bandwidth=12e9,
+    transpose=3.5e9,
+    fresh=3e9,
+    exp=0.15e9,
+    call=10e-6,
+    tile_bytes=16 << 20,
+)
+
+CUDA = Device(
+    name="cuda (unmeasured)",
+    gemm=60e12,
+    complex_gemm=15e12,
+    matrix=2e-9,
+    fft=1.5e12,
+    bandwidth=1.2e12,
+    transpose=0.6e12,
+    fresh=1e15,
+    exp=0.4e12,
+    call=6e-6,
+    tile_bytes=1 << 30,
+    measured=False,
+)
+
+
+@lru_cache(maxsize=8)
+def _stored(name: str) -> Device:
+    if name == "cuda":
+        return CUDA
+    path = Device.path()
+    return Device.read(path) if path.is_file() else CPU

@@ -1,0 +1,146 @@
+"""A plan is data: steps that can be read, compared, stored and run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from centaurus.contract.expression import Expression
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor on the way: its number, its indices, and whether it is in time, in frequency, modes, or without time."""
+
+    number: int
+    indices: str
+    domain: str  # "time" | "frequency" | "modes" | "none"
+    signal: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation with what it costs."""
+
+    kind: str  # contract | generate | rfft | irfft | multiply | direct | chunked
+    inputs: tuple[Value, ...]
+    output: Value
+    flops: float
+    seconds: float  # forward
+    backward_seconds: float
+    kept: int  # bytes that stay for backward
+    transient: int  # bytes alive only during the step
+    chunk: int = 0
+
+    @property
+    def equation(self) -> str:
+        """The step as an einsum."""
+        return ",".join(value.indices for value in self.inputs) + "->" + self.output.indices
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order, the estimate, and the plans that came next."""
+
+    expression: Expression
+    sizes: tuple[tuple[str, int], ...]
+    kernel_length: int
+    fft_length: int
+    modes: str
+    phase: str
+    steps: tuple[Step, ...]
+    device: str
+    fixed_bytes: int  # operands, output and their gradients
+    tile_bytes: int
+    name: str = "planned"
+    runners_up: tuple[Plan, ...] = field(default=(), compare=False)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated forward and backward time."""
+        return sum(step.seconds + step.backward_seconds for step in self.steps)
+
+    @property
+    def forward_seconds(self) -> float:
+        """Estimated forward time."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the forward pass."""
+        return sum(step.flops for step in self.steps)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Estimated bytes alive at the worst moment, operands, output and gradients included."""
+        return self.fixed_bytes + peak(self.steps)
+
+    def summary(self) -> str:
+        """The plan on one line."""
+        words = []
+        for step in self.steps:
+            mark = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": f"∗{step.chunk} "}.get(step.kind, "")
+            words.append(mark + (step.kind if step.kind in ("rfft", "irfft") else "") + f"[{step.equation}]")
+        return " · ".join(words)
+
+    def json(self) -> dict[str, Any]:
+        """Plain data for files and other programs."""
+        return {
+            "name": self.name,
+            "expression": str(self.expression),
+            "sizes": dict(self.sizes),
+            "device": self.device,
+            "seconds": self.seconds,
+            "forward_seconds": self.forward_seconds,
+            "flops": self.flops,
+            "peak_bytes": self.peak_bytes,
+            "steps": [
+                {
+                    "kind": step.kind,
+                    "equation": step.equation,
+                    "domain": step.output.domain,
+                    "chunk": step.chunk,
+                    "flops": step.flops,
+                    "forward_seconds": step.seconds,
+                    "backward_seconds": step.backward_seconds,
+                    "kept_bytes": step.kept,
+                    "transient_bytes": step.transient,
+                }
+                for step in self.steps
+            ],
+            "runners_up": [{"name": p.name, "seconds": p.seconds, "plan": p.summary()} for p in self.runners_up],
+        }
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{index}={size}" for index, size in self.sizes)
+        lines = [f"{self.expression}   {sizes}   ({self.name}, {self.device})"]
+        lines.append(f"{'step':<11}{'einsum':<21}{'domain':<10}{'MFLOP':>9}{'MB':>8}{'fwd ms':>10}{'bwd ms':>10}")
+        kept = 0
+        for step in self.steps:
+            kept += step.kept
+            title = f"{step.kind} {step.chunk}" if step.chunk else step.kind
+            lines.append(
+                f"{title:<11}{step.equation:<21}{step.output.domain:<10}{step.flops / 1e6:>9.1f}"
+                f"{(self.fixed_bytes + kept + step.transient) / 1e6:>8.1f}"
+                f"{step.seconds * 1e3:>10.3f}{step.backward_seconds * 1e3:>10.3f}"
+            )
+        lines.append(
+            f"{'total':<11}{'':<31}{self.flops / 1e6:>9.1f}{self.peak_bytes / 1e6:>8.1f}"
+            f"{self.forward_seconds * 1e3:>10.3f}{(self.seconds - self.forward_seconds) * 1e3:>10.3f}"
+        )
+        for place, other in enumerate(self.runners_up, 2):
+            lines.append(f"  {place}. {other.seconds / max(self.seconds, 1e-12):.2f}x  {other.summary()}")
+        return "\n".join(lines)
+
+    def without_runners_up(self) -> Plan:
+        """The plan alone."""
+        return replace(self, runners_up=())
+
+
+def peak(steps: tuple[Step, ...]) -> int:
+    """Bytes kept so far plus what a step needs for itself, at the worst step."""
+    kept = worst = 0
+    for step in steps:
+        kept += step.kept
+        worst = max(worst, kept + step.transient)
+    return worst

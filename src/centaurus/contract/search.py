@@ -1,0 +1,369 @@
+"""Exact search over contraction order × place of the transforms × way to convolve.
+
+A state of the search is a set of merged operands and a domain; each state keeps its Pareto front of
+(seconds, bytes). Pairs that share no index are not merged unless nothing else is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from centaurus.contract import cost
+from centaurus.contract.cost import Cost, Rates
+from centaurus.contract.device import Device
+from centaurus.contract.expression import Expression, ExpressionError, check_sizes, parse
+from centaurus.contract.plan import Plan, Step, Value
+
+Filter = Callable[[int, int, str, str], bool]  # may these sets (or the first alone) go this way from this domain?
+CHUNKS = (16, 32, 64, 128)
+LONGEST_DIRECT = 512
+FRONT = 4
+RUNNERS_UP = 4
+
+
+class LimitError(ValueError):
+    """No plan fits the byte limit."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be contracted: all that a plan depends on."""
+
+    expression: Expression
+    sizes: tuple[tuple[str, int], ...]
+    kernel_length: int
+    modes: str  # indices of the exponential modes when the kernel is generated, else ""
+    phase: str
+    device: Device
+    backward: bool
+    limit: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A way to reach a state."""
+
+    seconds: float
+    kept: int
+    peak: int
+    cost: Cost | None
+    kind: str
+    parents: tuple[tuple[State, Entry], ...]
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """Merged operands (bits) and domain."""
+
+    mask: int
+    domain: str
+
+
+def fast_length(least: int) -> int:
+    """Smallest even length of the form 2^a 3^b 5^c that is at least ``least``."""
+    best = 1 << max(1, (least - 1).bit_length())
+    five = 1
+    while five < best:
+        three = five
+        while three < best:
+            two = three
+            while two < least:
+                two *= 2
+            if two % 2 == 0:
+                best = min(best, two)
+            three *= 3
+        five *= 5
+    return best
+
+
+class Search:
+    """Dynamic programming over subsets of operands."""
+
+    def __init__(self, problem: Problem, allowed: Filter | None = None) -> None:
+        self.problem = problem
+        self.allowed = allowed
+        e = problem.expression
+        self.size = dict(problem.sizes)
+        samples = self.size[e.time]
+        kernel = min(problem.kernel_length, samples)
+        self.fft = fast_length(samples + kernel - 1)
+        self.u, self.k = 1 << e.signal, 1 << e.kernel
+        self.full = (1 << len(e.operands)) - 1
+        others = [set(op) for p, op in enumerate(e.operands) if p != e.signal]
+        owned = [i for i in e.operands[e.signal] if i in e.output and i != e.time and not any(i in o for o in others)]
+        self.own = "".join(owned)
+        self.batch = owned[0] if owned else ""
+        self.rates = Rates(problem.device, self.size, samples, kernel, self.fft, self.batch, problem.backward)
+        self.order = "".join(dict.fromkeys(i for op in (*e.operands, e.output) for i in op if i != e.time))
+        self._needed: dict[int, str] = {}
+
+    def needed(self, mask: int) -> str:
+        """Indices of a merged set that something outside still needs, without time; the signal's own go last."""
+        if mask not in self._needed:
+            e = self.problem.expression
+            inside: set[str] = set()
+            outside = set(e.output)
+            for p, op in enumerate(e.operands):
+                (inside if mask >> p & 1 else outside).update(op)
+            found = [i for i in self.order if i in inside and i in outside]
+            found.sort(key=lambda i: i in self.own)
+            self._needed[mask] = "".join(found)
+        return self._needed[mask]
+
+    def indices(self, state: State) -> str:
+        """Indices of a state's tensor, without time. Modes cannot be summed before there is a kernel."""
+        found = self.needed(state.mask)
+        if state.domain == "modes":
+            return self.problem.modes + "".join(i for i in found if i not in self.problem.modes)
+        return found
+
+    def start(self, position: int) -> State:
+        """The state of an operand by itself."""
+        mask = 1 << position
+        if mask == self.k:
+            return State(mask, "modes" if self.problem.modes else "time")
+        return State(mask, "time" if mask == self.u else "none")
+
+    def transforms(self, state: State) -> Iterator[tuple[State, str, Cost]]:
+        """Edges that change the domain only."""
+        mask, indices = state.mask, self.indices(state)
+        signal = bool(mask & self.u)
+        if state.domain == "modes":
+            out = State(mask, "time")
+            yield out, "generate", cost.generate(self.rates, indices, self.problem.modes, self.indices(out))
+        elif state.domain == "time" and not (signal and mask & self.k):
+            yield State(mask, "frequency"), "rfft", cost.transform(self.rates, indices, signal)
+        elif state.domain == "frequency" and signal and mask & self.k:
+            yield State(mask, "time"), "irfft", cost.transform(self.rates, indices, True)
+
+    def merges(self, a: State, b: State) -> Iterator[tuple[State, str, Cost, int]]:
+        """Edges that merge two states; ``a`` holds the signal if either does."""
+        mask = a.mask | b.mask
+        x, y = self.indices(a), self.indices(b)
+        if a.mask & self.u and b.mask & self.k:
+            yield from self._convolutions(a, b, mask, x, y)
+            return
+        if a.domain != "none" and b.domain != "none":
+            return
+        if a.domain == "none":
+            a, b, x, y = b, a, y, x
+        out = State(mask, a.domain)
+        signal = bool(mask & self.u)
+        yield out, "contract", cost.contract(self.rates, x, y, self.indices(out), a.domain, signal), 0
+
+    def _convolutions(self, a: State, b: State, mask: int, x: str, y: str) -> Iterator[tuple[State, str, Cost, int]]:
+        r, out = self.rates, State(mask, a.domain)
+        z = self.indices(out)
+        if a.domain == b.domain == "frequency":
+            yield out, "multiply", cost.multiply(r, x, y, z), 0
+        elif a.domain == b.domain == "time" and r.kernel <= LONGEST_DIRECT:
+            yield out, "direct", cost.direct(r, x, y, z), min(r.kernel, r.samples)
+        elif a.domain == "time" and b.domain == "modes":
+            p = self.problem
+            if p.phase and p.phase not in x:
+                return
+            for chunk in CHUNKS:
+                if chunk <= 2 * r.samples or chunk == CHUNKS[0]:
+                    yield out, "chunked", cost.chunked(r, x, y, p.modes, p.phase, z, chunk), chunk
+
+    def entries(self, prune: bool) -> dict[State, list[Entry]]:
+        """Every state that can be reached, with its front (or with all ways, unpruned)."""
+        found: dict[State, list[Entry]] = {}
+        by_mask: dict[int, list[State]] = {}
+        for mask in sorted(range(1, self.full + 1), key=lambda m: (m.bit_count(), m)):
+            fresh: dict[State, list[Entry]] = {}
+            if mask.bit_count() == 1:
+                state = self.start(mask.bit_length() - 1)
+                fresh[state] = [Entry(0.0, 0, 0, None, "operand", ())]
+            for a_mask, b_mask in self._splits(mask):
+                for a in by_mask.get(a_mask, ()):
+                    for b in by_mask.get(b_mask, ()):
+                        for out, kind, price, chunk in self.merges(a, b):
+                            if self.allowed and not self.allowed(a.mask, b.mask, kind, a.domain):
+                                continue
+                            ways = _ways(((a, found[a]), (b, found[b])), kind, price, chunk, self.problem.limit)
+                            fresh[out] = _front([*fresh.get(out, ()), *ways], prune)
+            for domain in ("modes", "time", "frequency"):
+                state = State(mask, domain)
+                for out, kind, price in self.transforms(state) if state in fresh else ():
+                    if self.allowed and not self.allowed(mask, 0, kind, domain):
+                        continue
+                    before = [e for e in fresh[state] if e.kind not in ("rfft", "irfft")]
+                    ways = _ways(((state, before),), kind, price, 0, self.problem.limit)
+                    fresh[out] = _front([*fresh.get(out, ()), *ways], prune)
+            final = State(mask, "frequency")
+            if mask & self.u and mask & self.k and final in fresh:
+                for out, kind, price in self.transforms(final):
+                    ways = _ways(((final, fresh[final]),), kind, price, 0, self.problem.limit)
+                    fresh[out] = _front([*(e for e in fresh.get(out, ()) if e.kind != "irfft"), *ways], prune)
+            found.update(fresh)
+            by_mask[mask] = list(fresh)
+        return found
+
+    def _splits(self, mask: int) -> Iterator[tuple[int, int]]:
+        """Two parts of a set, the signal (or else the kernel, or the lowest operand) in the first; connected ones."""
+        anchor = mask & self.u or mask & self.k or mask & -mask
+        pairs = []
+        part = (mask - 1) & mask
+        while part:
+            if part & anchor:
+                pairs.append((part, mask ^ part))
+            part = (part - 1) & mask
+        joined = [(a, b) for a, b in pairs if set(self.needed(a)) & set(self.needed(b)) or (a & self.u and b & self.k)]
+        yield from joined or pairs
+
+
+def _ways(
+    parents: tuple[tuple[State, list[Entry]], ...], kind: str, price: Cost, chunk: int, limit: int | None
+) -> Iterator[Entry]:
+    seconds, state = price.seconds + price.backward, parents[0][0]
+    if len(parents) == 1:
+        combinations: Iterable[tuple[tuple[State, Entry], ...]] = (((state, e),) for e in parents[0][1])
+    else:
+        other = parents[1][0]
+        combinations = (((state, e), (other, f)) for e in parents[0][1] for f in parents[1][1])
+    for combination in combinations:
+        kept = sum(e.kept for _, e in combination)
+        before = max(e.peak for _, e in combination) + min(e.kept for _, e in combination) * (len(combination) - 1)
+        top = max(before, kept + price.kept + price.transient)
+        if limit is None or top <= limit:
+            total = seconds + sum(e.seconds for _, e in combination)
+            yield Entry(total, kept + price.kept, top, price, kind, combination, chunk)
+
+
+def _front(entries: list[Entry], prune: bool) -> list[Entry]:
+    """The fastest few, and slower ones only where they need less memory."""
+    if not prune:
+        return entries
+    entries.sort(key=lambda e: (e.seconds, e.peak))
+    kept: list[Entry] = []
+    for entry in entries:
+        if len(kept) < FRONT or entry.peak < min(e.peak for e in kept):
+            kept.append(entry)
+    return kept
+
+
+def steps_of(search: Search, state: State, entry: Entry) -> tuple[Step, ...]:
+    """Steps in the order of execution, kernel before signal."""
+    e = search.problem.expression
+    numbers: dict[int, Value] = {}
+    steps: list[Step] = []
+
+    def visit(state: State, entry: Entry) -> Value:
+        if id(entry) in numbers and entry.parents:
+            return numbers[id(entry)]
+        signal = bool(state.mask & search.u)
+        indices = search.indices(state) + {"time": e.time, "frequency": "f"}.get(state.domain, "")
+        if not entry.parents:
+            position = state.mask.bit_length() - 1
+            return Value(position, indices, state.domain, signal)
+        inputs = tuple(visit(s, p) for s, p in sorted(entry.parents, key=lambda sp: bool(sp[0].mask & search.u)))
+        inputs = tuple(sorted(inputs, key=lambda v: not v.signal))
+        value = Value(len(e.operands) + len(steps), indices, state.domain, signal)
+        price = entry.cost
+        assert price is not None
+        steps.append(
+            Step(entry.kind, inputs, value, price.flops, price.seconds, price.backward, price.kept, price.transient, entry.chunk)
+        )
+        numbers[id(entry)] = value
+        return value
+
+    visit(state, entry)
+    return tuple(steps)
+
+
+def _plan(search: Search, entry: Entry, name: str) -> Plan:
+    p = search.problem
+    numbers = [search.rates.count(op.replace(p.expression.time, "")) for op in p.expression.operands]
+    lengths = [search.rates.samples if p.expression.time in op else 1 for op in p.expression.operands]
+    if p.modes:
+        lengths[p.expression.kernel] = 2
+    out = search.rates.count(p.expression.output.replace(p.expression.time, "")) * search.rates.samples
+    fixed = sum(n * t for n, t in zip(numbers, lengths, strict=True)) + out
+    return Plan(
+        p.expression,
+        p.sizes,
+        search.rates.kernel,
+        search.fft,
+        p.modes,
+        p.phase,
+        steps_of(search, State(search.full, "time"), entry),
+        p.device.name,
+        fixed * cost.REAL * (2 if p.backward else 1),
+        p.device.tile_bytes,
+        name,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _problem(
+    expression: Expression | str,
+    sizes: tuple[tuple[str, int], ...],
+    kernel_length: int | None,
+    modes: str,
+    phase: str,
+    device: Device,
+    backward: bool,
+    limit: int | None,
+) -> Problem:
+    e = parse(expression) if isinstance(expression, str) else expression
+    checked = check_sizes(e, dict(sizes))
+    length = checked[e.time] if kernel_length is None else kernel_length
+    return Problem(e, tuple(checked.items()), length, modes, phase, device, backward, limit)
+
+
+@lru_cache(maxsize=4096)
+def _solve(problem: Problem, allowed: Filter | None = None) -> Plan:
+    search = Search(problem, allowed)
+    found = search.entries(prune=True).get(State(search.full, "time"), [])
+    if not found:
+        if problem.limit is None:
+            raise ExpressionError(f"no plan for {problem.expression}")
+        free = _solve(Problem(**{**problem.__dict__, "limit": None}))
+        least = min((free, *free.runners_up), key=lambda p: p.peak_bytes - p.fixed_bytes)
+        raise LimitError(
+            f"no plan of {problem.expression} fits {problem.limit:,} bytes: the smallest found needs "
+            f"{least.peak_bytes - least.fixed_bytes:,} ({least.summary()})"
+        )
+    found = sorted(found, key=lambda e: e.seconds)
+    plans = [_plan(search, entry, "planned") for entry in found[: RUNNERS_UP + 1]]
+    return Plan(**{**plans[0].__dict__, "runners_up": tuple(plans[1:])})
+
+
+def plan_expression(
+    expression: Expression | str,
+    sizes: Mapping[str, int],
+    *,
+    kernel_length: int | None = None,
+    modes: str = "",
+    phase: str = "",
+    device: Device | str = "cpu",
+    backward: bool = True,
+    limit: int | None = None,
+    allowed: Filter | None = None,
+) -> Plan:
+    """The fastest plan within the byte limit (intermediate bytes, without operands and output), from the cache if known."""
+    profile = Device.load(device) if isinstance(device, str) else device
+    key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, limit)
+    return _solve(_problem(*key)) if allowed is None else _solve.__wrapped__(_problem(*key), allowed)
+
+
+def enumerate_plans(
+    expression: Expression | str,
+    sizes: Mapping[str, int],
+    *,
+    kernel_length: int | None = None,
+    modes: str = "",
+    phase: str = "",
+    device: Device | str = "cpu",
+    backward: bool = True,
+) -> list[Plan]:
+    """Every plan of the search space, fastest first. Grows quickly with the number of operands."""
+    profile = Device.load(device) if isinstance(device, str) else device
+    key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, None)
+    search = Search(_problem(*key))
+    found = search.entries(prune=False)[State(search.full, "time")]
+    return [_plan(search, entry, "enumerated") for entry in sorted(found, key=lambda e: e.seconds)]

@@ -1,0 +1,239 @@
+"""SSM: one layer for every equation. Whole signals run as the planner says, pieces of a stream in chunks."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from centaurus.contract.device import Device
+from centaurus.contract.execute import Modes, Program
+from centaurus.contract.expression import Expression
+from centaurus.contract.named import named_plan
+from centaurus.contract.plan import Plan
+from centaurus.layer import Layer, State, check_channels
+from centaurus.ssm import init
+from centaurus.ssm.kernel import discretization as discretization_rule
+from centaurus.ssm.streaming import advance
+from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
+from centaurus.tensor.baseline import run_baseline
+from centaurus.tensor.modes import times
+from centaurus.tensor.pairs import align
+
+LONGEST_CHUNK = 256
+
+
+class SSM(Layer):
+    """A state-space block given by a topology's name or by an equation of your own.
+
+    ``SSM("bottleneck", 16, 32, states=256, substates=16)``, or
+    ``SSM("u_bit B_ni K_nt C_jn -> y_bjt", sizes={"i": 16, "n": 64, "j": 32})``.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        in_channels: int | None = None,
+        out_channels: int | None = None,
+        states: int = 4,
+        substates: int = 1,
+        groups: int = 1,
+        complex: bool = False,
+        discretization: str = "simple",
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.topology_name = topology
+        self.topology = _resolve(topology, in_channels, out_channels, states, substates, groups, complex, sizes)
+        self.in_channels = self.topology.count(self.topology.channels_in)
+        self.out_channels = self.topology.count(self.topology.channels_out)
+        self.discretization = discretization
+        discretization_rule(discretization)
+        self.strategy = "planned"
+        self.log_dt = nn.Parameter(init.log_steps(self.topology))
+        frequencies = init.frequencies(self.topology)
+        self.A_real = nn.Parameter(torch.full_like(frequencies, init.REAL_PART))
+        self.A_imag = nn.Parameter(frequencies)
+        for letter in self.topology.letters():
+            self.register_parameter(letter, nn.Parameter(init.projection(self.topology, letter)))
+
+    def undecayed(self) -> list[nn.Parameter]:
+        """Parameters that get no weight decay: A and Δ."""
+        return [self.log_dt, self.A_real, self.A_imag]
+
+    def extra_repr(self) -> str:
+        sizes = ", ".join(f"{i}={s}" for i, s in self.topology.sizes)
+        return f"{EQUATIONS.get(self.topology_name, self.topology_name)}, {sizes}"
+
+    def counts(self, convention: str = "table") -> Counts:
+        """Parameters, FLOPs per step and state floats, as the paper counts them."""
+        return self.topology.counts(convention)
+
+    def at_rate(self, factor: float) -> SSM:
+        """A copy for signals at ``factor`` times the sample rate: Δ is divided by it."""
+        if not (isinstance(factor, (int, float)) and math.isfinite(factor) and factor > 0):
+            raise ValueError(f"the factor between sample rates is a positive number, got {factor!r}")
+        layer = copy.deepcopy(self)
+        with torch.no_grad():
+            layer.log_dt -= math.log(factor)
+        return layer
+
+    def plan(
+        self, batch: int, length: int, *, backward: bool = True, limit: int | None = None, device: Device | None = None
+    ) -> Plan:
+        """How a signal of this batch and length will be contracted, before anything runs."""
+        sizes = (("b", batch), ("t", length), *self._planned_sizes())
+        profile = device or Device.load(self.log_dt.device.type)
+        expression, modes, phase = _planned_expression(self.topology)
+        return named_plan(self.strategy, expression, dict(sizes), modes, phase, profile, backward, limit)
+
+    def init_state(self, batch: int) -> State:
+        """Zeros: (batch, K's indices, 2), in the dtype the recurrence runs in."""
+        shape = (batch, *(self.topology.size[i] for i in self.topology.modes), 2)
+        return torch.zeros(shape, device=self.log_dt.device, dtype=_working(self.log_dt.dtype))
+
+    def _planned_sizes(self) -> tuple[tuple[str, int], ...]:
+        phases = [index for index in _phases(self.topology) if index]
+        return (*self.topology.sizes, *((index, 2) for index in phases))
+
+    def _modes(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(log Ā, w), both (K's indices, 2)."""
+        t = self.topology
+        dt = align(torch.exp(self.log_dt.to(dtype)), t.step_indices(), t.modes)
+        re, im = -nn.functional.softplus(self.A_real.to(dtype)), self.A_imag.to(dtype)
+        dt = dt.expand_as(re)
+        return discretization_rule(self.discretization)(re, im, dt)
+
+    def _weight(self, w: Tensor, dtype: torch.dtype, fold: bool) -> Tensor:
+        """The modes' weight with its phases; with ``fold`` the operands over K's indices are multiplied in."""
+        t = self.topology
+        for letter in t.weights() if fold else []:
+            operand = self.get_parameter(letter).to(dtype)
+            if t.is_complex(letter):
+                w = times(w, align(operand, t.indices(letter) + "η", t.modes + "η").expand_as(w))
+            else:
+                w = w * align(operand, t.indices(letter), t.modes)[..., None]
+        for _ in [index for index in _phases(t) if index]:
+            turned = torch.stack((-w[..., 1], w[..., 0]), -1)
+            w = torch.stack((w, turned), -2)  # … phase h
+        return w
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        check_channels(type(self).__name__, u, self.in_channels)
+        dtype = _working(self.log_dt.dtype)
+        if u.dtype == torch.float64 and dtype != torch.float64:
+            raise TypeError("this layer is float32 and the signal float64: use layer.double() or u.float()")
+        with torch.autocast(u.device.type, enabled=False):
+            signal = _unfold(self.topology, u.to(dtype))
+            if keep or state is not None:
+                y, after = self._stream(signal, state)
+            else:
+                y, after = self._whole(signal), ()
+            y = y.reshape(u.shape[0], self.out_channels, u.shape[-1])
+        return y.to(torch.promote_types(u.dtype, self.log_dt.dtype)), after
+
+    def _whole(self, u: Tensor) -> Tensor:
+        """A whole signal from zero history, as planned."""
+        t = self.topology
+        log_a, w = self._modes(u.dtype)
+        expression, modes, phase = _planned_expression(t)
+        weight = Modes(self._weight(w, u.dtype, fold=t.complex), log_a)
+        given: dict[str, Any] = {"u": u, "K": weight}
+        operands = [given[n] if n in given else self.get_parameter(n).to(u.dtype) for n in expression.names]
+        if self.strategy in ("natural", "paper"):
+            return run_baseline(self.strategy, expression, t.before(), operands, modes)
+        backward = torch.is_grad_enabled() and (u.requires_grad or self.log_dt.requires_grad)
+        sizes = (("b", u.shape[0]), ("t", u.shape[-1]), *self._planned_sizes())
+        return _program(self.strategy, expression, sizes, modes, phase, u.device.type, backward)(operands)
+
+    def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
+        """A piece with its history: operands before the state, chunks, operands after it."""
+        t = self.topology
+        log_a, w = self._modes(u.dtype)
+        weight = self._weight(w, u.dtype, fold=True)
+        if state is None:
+            state = self.init_state(u.shape[0])
+        assert isinstance(state, Tensor)
+        operands = {n: self.get_parameter(n).to(u.dtype) for n in [*t.before(), *t.after()]}
+        return advance(t, _phases(t), u, operands, weight, log_a, state, LONGEST_CHUNK)
+
+
+def _resolve(
+    text: str,
+    in_channels: int | None,
+    out_channels: int | None,
+    states: int,
+    substates: int,
+    groups: int,
+    complex: bool,
+    sizes: Mapping[str, int] | None,
+) -> Topology:
+    if "->" in text:
+        if sizes is None or in_channels is not None:
+            raise ValueError(f"an equation of your own takes sizes={{index: size}} instead of channels: {text!r}")
+        return topology(text, tuple(sizes.items()), complex)
+    if sizes is not None:
+        raise ValueError(f"sizes= goes with an equation of your own; {text!r} takes in_channels, out_channels, states")
+    if in_channels is None:
+        raise ValueError(f"SSM({text!r}) needs in_channels")
+    out = in_channels if out_channels is None else out_channels
+    found = named_sizes(text, in_channels, out, states, substates, groups)
+    return topology(EQUATIONS[text], found, complex)
+
+
+def _working(dtype: torch.dtype) -> torch.dtype:
+    """Kernels, transforms and states are never narrower than single precision."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _unfold(t: Topology, u: Tensor) -> Tensor:
+    """(batch, channels, time) to the indices of u."""
+    sizes = [t.size[i] for i in t.channels_in]
+    return u if len(sizes) == 1 else u.reshape(u.shape[0], *sizes, u.shape[-1])
+
+
+@lru_cache(maxsize=1024)
+def _phases(t: Topology) -> tuple[str, str]:
+    """Indices over real and imaginary part of what drives a state and of what reads it, where they are complex."""
+    used = {i for op in t.expression.operands for i in op} | {"f"}
+    free = [c for c in "pqrsvwxyzacdehklo" if c not in used]
+    driven = free[0] if any(t.is_complex(n) for n in t.before()) else ""
+    read = free[1] if any(t.is_complex(n) for n in t.after()) else ""
+    return driven, read
+
+
+@lru_cache(maxsize=1024)
+def _planned_expression(t: Topology) -> tuple[Expression, str, str]:
+    """What the planner sees: in the complex case phases are indices of size 2 and weights are folded into K."""
+    e, (driven, read) = t.expression, _phases(t)
+    if not t.complex:
+        return e, t.modes, ""
+    names, operands = [], []
+    for name, indices in zip(e.names, e.operands, strict=True):
+        if name in t.weights():
+            continue
+        if name == "K":
+            indices = t.modes + driven + read + e.time
+        elif name != "u" and t.is_complex(name):
+            indices += driven if name in t.before() else read
+        names.append(name)
+        operands.append(indices)
+    return Expression(tuple(operands), e.output, e.time, tuple(names)), t.modes, driven
+
+
+@lru_cache(maxsize=4096)
+def _program(
+    strategy: str,
+    expression: Expression,
+    sizes: tuple[tuple[str, int], ...],
+    modes: str,
+    phase: str,
+    device: str,
+    backward: bool,
+) -> Program:
+    return Program(named_plan(strategy, expression, dict(sizes), modes, phase, Device.load(device), backward, None))

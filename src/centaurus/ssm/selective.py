@@ -1,0 +1,103 @@
+"""S6: the selective scan with low-rank Δ, in real arithmetic, chunk by chunk so that memory stays bounded."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from centaurus.layer import Layer, State, check_channels
+from centaurus.ssm.init import DT_RANGE
+from centaurus.ssm.topology import Counts
+
+CHUNK = 32
+LOW_RANK = 16
+
+
+class S6(Layer):
+    """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B, C from the input; then an optional mixer M."""
+
+    def __init__(self, in_channels: int, out_channels: int | None = None, states: int = 16, rank: int | None = None) -> None:
+        super().__init__()
+        if in_channels < 2:
+            raise ValueError(f"S6 gates channels with each other and needs at least 2, got {in_channels}: use 'separable'")
+        if states < 1 or (rank is not None and rank < 1) or (out_channels is not None and out_channels < 1):
+            raise ValueError(f"S6 needs sizes of at least 1, got states={states}, rank={rank}, out_channels={out_channels}")
+        self.in_channels, self.out_channels = in_channels, out_channels or in_channels
+        self.states, self.default_rank = states, rank is None
+        self.rank = rank or math.ceil(in_channels / LOW_RANK)
+        self.A_log = nn.Parameter(torch.log(torch.arange(1, states + 1).float()).repeat(in_channels, 1))  # i n
+        self.E = nn.Parameter(torch.ones(in_channels, states))  # i n
+        self.B = nn.Parameter(_uniform(states, in_channels))  # n i
+        self.C = nn.Parameter(_uniform(states, in_channels))  # n i
+        self.dt_down = nn.Parameter(_uniform(self.rank, in_channels))
+        self.dt_up = nn.Parameter(_uniform(in_channels, self.rank))
+        dt = torch.logspace(math.log10(DT_RANGE[0]), math.log10(DT_RANGE[1]), in_channels)
+        self.dt_bias = nn.Parameter(torch.log(torch.expm1(dt)))  # softplus of the bias is Δ
+        self.M = nn.Parameter(_uniform(out_channels, in_channels)) if out_channels is not None else None
+
+    def undecayed(self) -> list[nn.Parameter]:
+        """Parameters that get no weight decay: A and Δ's bias."""
+        return [self.A_log, self.dt_bias]
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, states={self.states}, rank={self.rank}"
+
+    def counts(self, convention: str = "table") -> Counts:
+        """The paper's formulas with the low-rank factor 16, rounded up."""
+        if convention not in ("table", "results"):
+            raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
+        h, n = self.in_channels, self.states
+        gate = math.ceil(h * h / LOW_RANK) if self.default_rank else h * self.rank
+        mixer = 0 if self.M is None else h * self.out_channels
+        flops = 14 * h * n + (math.ceil(4 * h * h / LOW_RANK) if self.default_rank else 4 * gate) + 2 * mixer
+        return Counts(4 * h * n + gate + mixer, flops, h * n)
+
+    def init_state(self, batch: int) -> State:
+        """Zeros of shape (batch, channels, states)."""
+        dtype = torch.float64 if self.A_log.dtype == torch.float64 else torch.float32
+        return torch.zeros(batch, self.in_channels, self.states, device=self.A_log.device, dtype=dtype)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        check_channels("S6", u, self.in_channels)
+        x = self.init_state(u.shape[0]) if state is None else state
+        assert isinstance(x, Tensor)
+        if u.dtype == torch.float64 and x.dtype != torch.float64:
+            raise TypeError("this layer is float32 and the signal float64: use layer.double() or u.float()")
+        with torch.autocast(u.device.type, enabled=False):
+            pieces = []
+            several = torch.is_grad_enabled() and u.shape[-1] > CHUNK
+            for piece in u.to(x.dtype).split(CHUNK, -1):
+                if several:
+                    y, x = checkpoint(self._chunk, piece, x, use_reentrant=False)
+                else:
+                    y, x = self._chunk(piece, x)
+                pieces.append(y)
+            y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+            if self.M is not None:
+                y = self.M.to(y.dtype) @ y
+        return y.to(torch.promote_types(u.dtype, self.A_log.dtype)), x
+
+    def _chunk(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """One chunk (b, i, t) from state (b, i, n): doubling with factors of at most one, no division."""
+        dtype = u.dtype
+        low = self.dt_down.to(dtype) @ u
+        dt = nn.functional.softplus(self.dt_up.to(dtype) @ low + self.dt_bias.to(dtype)[:, None])  # b i t
+        into, out_of = self.B.to(dtype) @ u, self.C.to(dtype) @ u  # b n t
+        decay = torch.exp(-dt[:, :, None] * torch.exp(self.A_log.to(dtype))[..., None])  # b i n t
+        states = (dt * u)[:, :, None] * into[:, None]
+        states = torch.cat((states[..., :1] + decay[..., :1] * x[..., None], states[..., 1:]), -1)
+        reach = 1
+        while reach < u.shape[-1]:
+            states = torch.cat((states[..., :reach], states[..., reach:] + decay[..., reach:] * states[..., :-reach]), -1)
+            decay = torch.cat((decay[..., :reach], decay[..., reach:] * decay[..., :-reach]), -1)
+            reach *= 2
+        y = torch.einsum("bint,bnt,in->bit", states, out_of, self.E.to(dtype))
+        return y, states[..., -1]
+
+
+def _uniform(rows: int, fan_in: int) -> Tensor:
+    bound = 1 / math.sqrt(fan_in)
+    return torch.empty(rows, fan_in).uniform_(-bound, bound)

@@ -1,0 +1,201 @@
+"""A block is an equation. Everything else about it, from shapes to counts, follows here from the equation alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from centaurus.contract.expression import Expression, ExpressionError, check_size, parse
+
+EQUATIONS = {
+    "depthwise": "u_bit E_in K_int -> y_bit",
+    "separable": "u_bit E_in K_int M_ji -> y_bjt",
+    "grouped": "u_bgit E_gjin K_gjint -> y_bgjt",
+    "pointwise": "u_bit B_ni K_nt C_jn -> y_bjt",
+    "bottleneck": "u_bit B_ni E_nm K_nmt C_jn -> y_bjt",
+    "full": "u_bit E_jin K_jint -> y_bjt",
+}
+
+RESERVED = {"u", "K", "y", "A"}
+REAL_ONLY = {"M"}  # a mixer stays real when the rest is complex
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Parameters and FLOPs per recurrent step as the paper counts them, and the floats of the online state."""
+
+    parameters: int
+    flops: int
+    state_floats: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """An equation with sizes. Operands act before the state, weight its modes, or act after it."""
+
+    expression: Expression
+    sizes: tuple[tuple[str, int], ...]
+    complex: bool = False
+
+    @property
+    def size(self) -> dict[str, int]:
+        """Sizes by index."""
+        return dict(self.sizes)
+
+    @property
+    def modes(self) -> str:
+        """K's indices other than time: the recurrent state."""
+        return self.expression.operands[self.expression.kernel].replace(self.expression.time, "")
+
+    @property
+    def channels_in(self) -> str:
+        """Indices that the input's channel axis unfolds into."""
+        return self.expression.operands[self.expression.signal].strip("bt")
+
+    @property
+    def channels_out(self) -> str:
+        """Indices that the output's channel axis unfolds into."""
+        return self.expression.output.strip("bt")
+
+    def letters(self) -> list[str]:
+        """Operands that are parameters, in the equation's order."""
+        return [name for name in self.expression.names if name not in ("u", "K")]
+
+    def indices(self, letter: str) -> str:
+        """An operand's indices."""
+        return self.expression.operands[self.expression.names.index(letter)]
+
+    def weights(self) -> list[str]:
+        """Operands over K's own indices: they weight the modes."""
+        return [name for name in self.letters() if set(self.indices(name)) <= set(self.modes)]
+
+    def before(self) -> list[str]:
+        """Operands that act before the state: they hold an index of u that is neither in K nor in the output."""
+        lost = set(self.channels_in) - set(self.modes) - set(self.channels_out)
+        return [name for name in self.letters() if lost & set(self.indices(name))]
+
+    def after(self) -> list[str]:
+        """Operands that act after the state."""
+        return [name for name in self.letters() if name not in self.before() and name not in self.weights()]
+
+    def is_complex(self, letter: str) -> bool:
+        """Whether an operand has real and imaginary parts."""
+        return self.complex and letter not in REAL_ONLY
+
+    def shape(self, letter: str) -> tuple[int, ...]:
+        """Shape of an operand's parameter; complex ones have a last axis of 2."""
+        return (*(self.size[i] for i in self.indices(letter)), *((2,) if self.is_complex(letter) else ()))
+
+    def count(self, indices: str) -> int:
+        """Product of sizes."""
+        return math.prod(self.size[i] for i in indices)
+
+    def fan_in(self, letter: str) -> int:
+        """Product of the indices that an operand sums: those that neither the output nor a later operand needs."""
+        order = [*self.before(), *self.weights(), *self.after()]
+        later = set(self.expression.output).union(*(self.indices(n) for n in order[order.index(letter) + 1 :]))
+        if letter in self.before():
+            later |= set(self.modes)
+        return self.count("".join(i for i in self.indices(letter) if i not in later))
+
+    def step_indices(self) -> str:
+        """Indices of Δ: K's that are not the output's alone; where K has none of u's, those that projections reach."""
+        inner = "".join(i for i in self.modes if i in self.channels_in or i not in self.channels_out)
+        if set(inner) & set(self.channels_in):
+            return inner
+        reached = set().union(*(self.indices(n) for n in [*self.before(), *self.after()]))
+        return "".join(i for i in inner if i in reached) or inner
+
+    def counts(self, convention: str = "table") -> Counts:
+        """The paper's formulas: biases, norms and Δ are not counted. ``results`` leaves out adding the input."""
+        if convention not in ("table", "results"):
+            raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
+        if convention == "results" and self.complex:
+            raise ValueError("the convention 'results' is defined for real layers only; use 'table'")
+        size = {name: self.count(self.indices(name)) for name in self.letters()}
+        modes = self.count(self.modes)
+        parameters = 2 * modes + sum(size[n] * (2 if self.is_complex(n) else 1) for n in self.letters())
+        outer = [*self.before(), *self.after()]
+        flops = sum(size[n] * (4 if self.is_complex(n) else 2) for n in outer)
+        driven = any(self.is_complex(n) for n in self.before())
+        flops += modes * (6 + (0 if convention == "results" else 2 if driven else 1))
+        read = any(self.is_complex(n) for n in self.after())
+        flops += sum(size[n] * ((8 if read else 4) if self.is_complex(n) else 2) for n in self.weights())
+        return Counts(parameters, flops, 2 * modes)
+
+
+def _named(text: str) -> Expression:
+    expression = parse(text)
+    if expression.names[:1] != ("u",) or "K" not in expression.names:
+        raise ExpressionError(f"a layer's equation starts with u_… and has basis kernels K_…: got {text!r}")
+    repeated = {name for name in expression.names if expression.names.count(name) > 1}
+    bad = repeated | (set(expression.names) & RESERVED - {"u", "K"})
+    if bad:
+        raise ExpressionError(f"letter {sorted(bad)[0]!r} of {text!r} is taken: each operand needs its own")
+    u, out = expression.operands[0], expression.output
+    for indices in (u, out):
+        if not (indices.startswith("b") and indices.endswith("t") and len(indices) > 2):
+            raise ExpressionError(f"signals are (batch, channels, time): {indices!r} of {text!r} should be b…t")
+    kernel = expression.operands[expression.kernel]
+    if expression.names[expression.kernel] != "K" or "b" in kernel or not kernel.endswith("t") or len(kernel) < 2:
+        raise ExpressionError(f"the second operand with t should be the kernel K_…t without b in {text!r}")
+    carried = set(u) & set(out) - set(kernel) - {"b", "t"}
+    if carried:
+        raise ExpressionError(
+            f"index {sorted(carried)[0]!r} of {text!r} goes from u to y past K: give it to K too, or fold it into b"
+        )
+    return expression
+
+
+@lru_cache(maxsize=1024)
+def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> Topology:
+    """The topology of an equation with these sizes (of every index but b and t)."""
+    expression = _named(text)
+    wanted = {i for op in expression.operands for i in op} - {"b", "t"}
+    given = dict(sizes)
+    for index in sorted(wanted ^ set(given)):
+        what = "has no size" if index in wanted else "is not in the equation"
+        raise ExpressionError(f"index {index!r} {what}: {text!r} with sizes {given}")
+    for index, size in sizes:
+        check_size(index, size)
+    built = Topology(expression, sizes, complex)
+    if complex and max(len(built.before()), sum(built.is_complex(n) for n in built.after())) > 1:
+        raise ExpressionError(f"complex=True allows one complex operand before and one after the state: {text!r}")
+    return built
+
+
+def named_sizes(
+    name: str, in_channels: int, out_channels: int, states: int, substates: int, groups: int
+) -> tuple[tuple[str, int], ...]:
+    """Sizes of a named topology's indices from a layer's arguments."""
+    if name not in EQUATIONS:
+        raise ValueError(
+            f"unknown topology {name!r}: choose one of {', '.join(EQUATIONS)}, or write an equation 'u_bit … -> y_bjt'"
+        )
+    expression = parse(EQUATIONS[name])
+    found = {index for op in expression.operands for index in op}
+    _refuse(name, found, in_channels, out_channels, substates, groups)
+    offered: Mapping[str, int] = {
+        "g": groups,
+        "i": in_channels // groups,
+        "j": out_channels // groups,
+        "n": states,
+        "m": substates,
+    }
+    return tuple((index, check_size(index, offered[index])) for index in "gijnm" if index in found)
+
+
+def _refuse(name: str, found: set[str], in_channels: int, out_channels: int, substates: int, groups: int) -> None:
+    for label, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
+        check_size(label, value, name)
+    if "m" not in found and substates != 1:
+        raise ValueError(f"{name} has no sub-states: substates should be 1, got {substates}")
+    if "g" not in found and groups != 1:
+        raise ValueError(f"{name} has no groups: groups should be 1, got {groups}")
+    if "j" not in found and out_channels != in_channels:
+        raise ValueError(f"{name} keeps its channels: out_channels should be {in_channels}, got {out_channels}")
+    for label, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+        if value % groups:
+            raise ValueError(f"{label}={value} does not divide into groups={groups}")

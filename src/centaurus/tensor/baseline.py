@@ -1,0 +1,95 @@
+"""The paper's two orders as they are usually written, for comparison: nothing here is tiled, split or hand-derived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fft import irfft, rfft
+
+from centaurus.contract.expression import Expression
+
+Labelled = tuple[str, Tensor]
+
+
+def basis_kernels(log_a: Tensor, weight: Tensor, modes: str, indices: str, length: int) -> Tensor:
+    """K = Re(w exp(log Ā τ)), materialised for every mode and sample."""
+    steps = torch.arange(length, device=log_a.device, dtype=log_a.dtype)
+    a = torch.view_as_complex(log_a.contiguous())
+    basis = torch.exp(a[..., None] * steps)
+    if indices == modes and not bool(weight[..., 1].any()):
+        return basis.real * weight[..., 0, None]
+    w = torch.view_as_complex(weight.contiguous())
+    extra = w.dim() - a.dim()
+    return (w[..., None] * basis.reshape(*a.shape, *(1,) * extra, length)).real
+
+
+def fft_conv(signal: Labelled, kernel: Labelled, others: Sequence[Labelled], out: str) -> Tensor:
+    """rfft, one einsum of everything that is left, irfft."""
+    length = signal[1].shape[-1]
+    x, k = rfft(signal[1], n=2 * length), rfft(kernel[1], n=2 * length)
+    equation = ",".join([signal[0], kernel[0], *(i for i, _ in others)]) + "->" + out
+    y = torch.einsum(equation, x, k, *(tensor.to(x.dtype) for _, tensor in others))
+    return irfft(y, n=2 * length)[..., :length]
+
+
+def run_baseline(order: str, e: Expression, before: Sequence[str], operands: Sequence[object], modes: str) -> Tensor:
+    """The expression in the ``natural`` order or as in the paper's Listing 1 (``paper``)."""
+    given = dict(zip(e.names, zip(e.operands, operands, strict=True), strict=True))
+    u = (e.operands[0], _tensor(operands[0]))
+    indices, source = given["K"]
+    weight, log_a = source.weight, source.log_a  # type: ignore[attr-defined]
+    inner = indices.replace(e.time, "")
+    basis = basis_kernels(log_a, weight, modes, inner, u[1].shape[-1])
+    weights = [n for n in e.names if n not in ("u", "K") and set(given[n][0]) <= set(inner)]
+    others = [n for n in e.names if n not in ("u", "K", *weights)]
+    labelled = {n: (given[n][0], _tensor(given[n][1])) for n in [*weights, *others]}
+    reached = set(e.output).union(e.operands[0], *(given[n][0] for n in others))
+    k_indices = "".join(i for i in indices if i in reached)
+    equation = ",".join([indices, *(labelled[n][0] for n in weights)]) + "->" + k_indices
+    k = (k_indices, torch.einsum(equation, basis, *(labelled[n][1] for n in weights)))
+    first = [labelled[n] for n in others if n in before]
+    last = [labelled[n] for n in others if n not in before]
+    if order == "natural":
+        return _natural(u, k, first, last, e.output)
+    return _paper(u, k, first, last, e.output)
+
+
+def _tensor(value: object) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _left(parts: Sequence[Labelled], needed: str) -> str:
+    """Indices of the product that are still needed, batch first and time last."""
+    found = "".join(dict.fromkeys("".join(i for i, _ in parts)))
+    return "b" + "".join(i for i in found if i in needed and i not in "bt") + "t"
+
+
+def _natural(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence[Labelled], out: str) -> Tensor:
+    """Project, convolve, project: the order of the state-space system itself."""
+    later = out + "".join(i for i, _ in last)
+    if first:
+        indices = _left([*first, u], later + k[0])
+        u = (indices, torch.einsum(",".join([u[0], *(i for i, _ in first)]) + "->" + indices, u[1], *(t for _, t in first)))
+    indices = _left([k, u], later)
+    y = (indices, fft_conv(u, k, [], indices))
+    if not last:
+        return y[1] if indices == out else torch.einsum(f"{indices}->{out}", y[1])
+    return torch.einsum(",".join([y[0], *(i for i, _ in last)]) + "->" + out, y[1], *(t for _, t in last))
+
+
+def _paper(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence[Labelled], out: str) -> Tensor:
+    """Listing 1 with its if-statements for B and C; for other blocks one einsum between the transforms."""
+    if len(first) == len(last) == 1 and len(k[0]) == 2:
+        batch, inputs, _ = u[1].shape
+        outputs, states = last[0][1].shape
+        if 1 / inputs + 1 / outputs < 1 / batch + 1 / states:
+            if states <= inputs:
+                return _natural(u, k, first, last, out)
+        elif inputs * outputs <= states:
+            n, i, j = k[0][0], u[0][1], out[1]
+            kernel = torch.einsum(f"{j}{n},{n}{i},{n}t->{j}{i}t", last[0][1], first[0][1], k[1])
+            return fft_conv(u, (f"{j}{i}t", kernel), [], out)
+    return fft_conv(u, k, [*first, *last], out)
