@@ -112,6 +112,8 @@ def test_no_file_prints_pickles_or_sprawls(path: Path) -> None:
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    code = "import sys, centaurus, centaurus.contract, centaurus.cli.main; dir(centaurus); print('torch' in sys.modules)"
+    code = (
+        "import sys, centaurus, centaurus.contract, centaurus.cli.main; dir(centaurus); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,0 +1,5 @@
+"""``python -m centaurus.cli``."""
+
+from centaurus.cli.main import main
+
+main()

@@ -1,0 +1,47 @@
+"""The ``centaurus`` command: its groups put together, and errors turned into messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from centaurus.cli import demo, networks, output, planning
+
+app = typer.Typer(
+    help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(networks.models)
+app.command()(networks.count)
+app.command()(networks.verify)
+app.command()(planning.plan)
+app.command()(planning.calibrate)
+app.command()(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from centaurus import __version__
+
+        output.show(f"centaurus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. Bad input and missing files or packages are one message and exit code 2, not a traceback."""
+    try:
+        app(args=arguments, prog_name="centaurus")
+    except (ValueError, OSError, ImportError) as error:
+        output.fail(error)

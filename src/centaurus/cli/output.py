@@ -1,0 +1,58 @@
+"""How commands speak: text and tables for people, JSON for programs, errors as one message."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for another program.")]
+
+
+def show(text: object) -> None:
+    """A report as it prints itself, wrapped at the width of the terminal."""
+    Console(highlight=False, markup=False, emoji=False).print(str(text))
+
+
+def show_json(data: Any) -> None:
+    """Plain data, indented."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table whose first column is left-aligned and whose others are numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left", no_wrap=position > 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False, emoji=False).print(table)
+
+
+def fail(message: object) -> NoReturn:
+    """One message on standard error, exit code 2."""
+    sys.stderr.write(f"centaurus: {message}\n")
+    raise SystemExit(2)
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.5 GB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 12 ms."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

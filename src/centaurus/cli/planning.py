@@ -1,0 +1,131 @@
+"""``centaurus plan`` and ``centaurus calibrate``: how things will be contracted, and this machine's rates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from centaurus.cli import output
+from centaurus.cli.names import network, planned_layers
+
+if TYPE_CHECKING:
+    from centaurus.contract import Plan
+
+Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
+WORDS = {"i": "in_channels", "j": "out_channels", "n": "states", "m": "substates", "g": "groups"}
+
+
+def plan(
+    name: Annotated[
+        str,
+        typer.Argument(help="A network, a model file, a topology (bottleneck), or an expression (bit,ni,nt,jn->bjt)."),
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Rows of the batch.")] = 8,
+    length: Annotated[int, typer.Option(min=1, help="Input samples.")] = 16_384,
+    sizes: Sizes = "",
+    steps: Annotated[bool, typer.Option("--steps", help="Every layer's plan in full, step by step.")] = False,
+    json: output.Json = False,
+) -> None:
+    """Show how a network, one layer or an expression will be contracted, and what that costs, before anything runs."""
+    if "->" in name and "_" not in name:
+        _show_plan(_plan_of_expression(name, batch, length, read_sizes(sizes)), json)
+    elif "->" in name or sizes:
+        _show_plan(_plan_of_layer(name, batch, length, read_sizes(sizes)), json)
+    else:
+        _show_network(name, batch, length, steps, json)
+
+
+def read_sizes(text: str) -> dict[str, int]:
+    """``"b=8,i=16"`` as a mapping."""
+    sizes: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        index, _, size = item.partition("=")
+        if len(index) != 1 or not size.isdecimal():
+            raise ValueError(f"--sizes takes index=size pairs such as b=8,i=16: got {item!r}")
+        if index in sizes:
+            raise ValueError(f"--sizes gives index {index!r} twice")
+        sizes[index] = int(size)
+    return sizes
+
+
+def _plan_of_expression(text: str, batch: int, length: int, sizes: dict[str, int]) -> Plan:
+    from centaurus.contract import parse, plan_expression
+
+    expression = parse(text)
+    known = {index for operand in expression.operands for index in operand}
+    defaults = {index: size for index, size in (("b", batch), ("t", length)) if index in known}
+    return plan_expression(expression, defaults | sizes)
+
+
+def _plan_of_layer(name: str, batch: int, length: int, sizes: dict[str, int]) -> Plan:
+    import centaurus as ct
+
+    given = {index: size for index, size in sizes.items() if index not in "bt"}
+    layer = ct.SSM(name, sizes=given) if "->" in name else ct.SSM(name, **_arguments(name, given))
+    return layer.plan(batch=sizes.get("b", batch), length=sizes.get("t", length))
+
+
+def _arguments(name: str, sizes: dict[str, int]) -> dict[str, int]:
+    """A named layer's arguments: i and j are channels of one group, as in the equations."""
+    unknown = sorted(set(sizes) - set(WORDS))
+    if unknown:
+        raise ValueError(f"a {name} layer has no index {unknown[0]!r}: its sizes are among b, t, {', '.join(WORDS)}")
+    groups = sizes.get("g", 1)
+    return {WORDS[index]: size * groups if index in "ij" else size for index, size in sizes.items()}
+
+
+def _show_plan(found: Plan, json: bool) -> None:
+    if json:
+        output.show_json(found.json())
+    else:
+        output.show(found)
+
+
+def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -> None:
+    plans = planned_layers(network(name), batch, length)
+    seconds = sum(found.seconds for _, found in plans)
+    peak = max((found.peak_bytes for _, found in plans), default=0)
+    if json:
+        layers = [{"layer": layer, "plan": found.json()} for layer, found in plans]
+        output.show_json(
+            {"name": name, "batch": batch, "length": length, "seconds": seconds, "peak_bytes": peak, "layers": layers}
+        )
+        return
+    for layer, found in plans if steps else ():
+        output.show(f"{layer}\n{found}\n")
+    rows = [_row(layer, found) for layer, found in plans]
+    output.show_table(["layer", "samples", "steps", "forward", "backward", "peak"], rows)
+    output.show(
+        f"{len(plans)} SSM layers, batch {batch} × {length} samples: {output.duration(seconds)} forward and backward; "
+        f"the largest layer peaks at {output.size(peak)}. Other layers are not in the estimate."
+    )
+
+
+def _row(layer: str, found: Plan) -> list[str]:
+    sizes: dict[str, int] = dict(found.sizes)
+    kinds = " ".join(step.kind for step in found.steps)
+    backward = found.seconds - found.forward_seconds
+    times = [output.duration(found.forward_seconds), output.duration(backward)]
+    return [f"{layer}\n  {kinds}", f"{sizes['t']}", str(len(found.steps)), *times, output.size(found.peak_bytes)]
+
+
+def calibrate(json: output.Json = False) -> None:
+    """Measure this machine's rates and store them, so that plans are priced for it. Best on an idle machine."""
+    from centaurus.contract import Device
+    from centaurus.contract.calibrate import measure
+
+    device = measure()
+    path = Device.path()
+    device.write(path)
+    rates: dict[str, Any] = asdict(device)
+    if json:
+        output.show_json({"path": str(path), "device": rates})
+        return
+    output.show_table(["rate", "measured"], [[key, _rate(value)] for key, value in rates.items()])
+    output.show(f"Stored in {path}")
+
+
+def _rate(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
