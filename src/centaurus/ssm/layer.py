@@ -19,6 +19,7 @@ from centaurus.contract.plan import Plan
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm import init
 from centaurus.ssm.kernel import discretization as discretization_rule
+from centaurus.ssm.precision import check_precision, without_autocast, working
 from centaurus.ssm.streaming import advance
 from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
 from centaurus.tensor.baseline import run_baseline
@@ -95,7 +96,7 @@ class SSM(Layer):
     def init_state(self, batch: int) -> State:
         """Zeros: (batch, K's indices, 2), in the dtype the recurrence runs in."""
         shape = (batch, *(self.topology.size[i] for i in self.topology.modes), 2)
-        return torch.zeros(shape, device=self.log_dt.device, dtype=_working(self.log_dt.dtype))
+        return torch.zeros(shape, device=self.log_dt.device, dtype=working(self.log_dt.dtype))
 
     def _planned_sizes(self) -> tuple[tuple[str, int], ...]:
         phases = [index for index in _phases(self.topology) if index]
@@ -125,10 +126,9 @@ class SSM(Layer):
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels(type(self).__name__, u, self.in_channels)
-        dtype = _working(self.log_dt.dtype)
-        if u.dtype == torch.float64 and dtype != torch.float64:
-            raise TypeError("this layer is float32 and the signal float64: use layer.double() or u.float()")
-        with torch.autocast(u.device.type, enabled=False):
+        dtype = working(self.log_dt.dtype)
+        check_precision(u, dtype)
+        with without_autocast(u):
             signal = _unfold(self.topology, u.to(dtype))
             if keep or state is not None:
                 y, after = self._stream(signal, state)
@@ -184,11 +184,6 @@ def _resolve(
     out = in_channels if out_channels is None else out_channels
     found = named_sizes(text, in_channels, out, states, substates, groups)
     return topology(EQUATIONS[text], found, complex)
-
-
-def _working(dtype: torch.dtype) -> torch.dtype:
-    """Kernels, transforms and states are never narrower than single precision."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _unfold(t: Topology, u: Tensor) -> Tensor:

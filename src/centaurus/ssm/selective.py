@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm.init import DT_RANGE
+from centaurus.ssm.precision import check_precision, without_autocast, working
 from centaurus.ssm.topology import Counts
 
 CHUNK = 32
@@ -57,16 +58,15 @@ class S6(Layer):
 
     def init_state(self, batch: int) -> State:
         """Zeros of shape (batch, channels, states)."""
-        dtype = torch.float64 if self.A_log.dtype == torch.float64 else torch.float32
+        dtype = working(self.A_log.dtype)
         return torch.zeros(batch, self.in_channels, self.states, device=self.A_log.device, dtype=dtype)
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("S6", u, self.in_channels)
         x = self.init_state(u.shape[0]) if state is None else state
         assert isinstance(x, Tensor)
-        if u.dtype == torch.float64 and x.dtype != torch.float64:
-            raise TypeError("this layer is float32 and the signal float64: use layer.double() or u.float()")
-        with torch.autocast(u.device.type, enabled=False):
+        check_precision(u, x.dtype)
+        with without_autocast(u):
             pieces = []
             several = torch.is_grad_enabled() and u.shape[-1] > CHUNK
             for piece in u.to(x.dtype).split(CHUNK, -1):
