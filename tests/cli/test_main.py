@@ -58,7 +58,8 @@ def test_without_torch_the_error_names_the_extra(use: str) -> None:
 
 
 def test_without_torch_a_command_says_so_in_one_line() -> None:
-    code = "import sys; sys.modules['torch'] = None; from centaurus.cli.main import main; main(['count', 'denoiser/hybrid'])"
+    block = "import sys; sys.modules['torch'] = None"
+    code = f"{block}; from centaurus.cli.main import main; main(['count', 'denoiser/hybrid'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

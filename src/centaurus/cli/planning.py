@@ -12,9 +12,9 @@ from centaurus.cli.names import network, planned_layers
 
 if TYPE_CHECKING:
     from centaurus.contract import Plan
+    from centaurus.ssm import SSM
 
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
-WORDS = {"i": "in_channels", "j": "out_channels", "n": "states", "m": "substates", "g": "groups"}
 
 
 def plan(
@@ -62,18 +62,21 @@ def _plan_of_expression(text: str, batch: int, length: int, sizes: dict[str, int
 def _plan_of_layer(name: str, batch: int, length: int, sizes: dict[str, int]) -> Plan:
     import centaurus as ct
 
-    given = {index: size for index, size in sizes.items() if index not in "bt"}
-    layer = ct.SSM(name, sizes=given) if "->" in name else ct.SSM(name, **_arguments(name, given))
+    inner = {index: size for index, size in sizes.items() if index not in "bt"}
+    layer = ct.SSM(name, sizes=inner) if "->" in name else _named_layer(name, inner)
     return layer.plan(batch=sizes.get("b", batch), length=sizes.get("t", length))
 
 
-def _arguments(name: str, sizes: dict[str, int]) -> dict[str, int]:
-    """A named layer's arguments: i and j are channels of one group, as in the equations."""
-    unknown = sorted(set(sizes) - set(WORDS))
+def _named_layer(name: str, sizes: dict[str, int]) -> SSM:
+    """A layer by its topology; i and j are the channels of one group, as in the equations."""
+    import centaurus as ct
+
+    unknown = sorted(set(sizes) - set("ijnmg"))
     if unknown:
-        raise ValueError(f"a {name} layer has no index {unknown[0]!r}: its sizes are among b, t, {', '.join(WORDS)}")
+        raise ValueError(f"a {name} layer has no index {unknown[0]!r}: its sizes are among b, t, i, j, n, m, g")
     groups = sizes.get("g", 1)
-    return {WORDS[index]: size * groups if index in "ij" else size for index, size in sizes.items()}
+    i, j = (sizes[index] * groups if index in sizes else None for index in "ij")
+    return ct.SSM(name, i, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
 
 
 def _show_plan(found: Plan, json: bool) -> None:
