@@ -1,0 +1,132 @@
+"""The blocks networks are made of: the Centaurus block, and the modules that may follow or replace it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+from centaurus.layer import Layer, State
+from centaurus.nn.containers import Composite, Part, Residual, Serial, inner
+from centaurus.nn.layers import Dropout1d, LayerNorm, Pointwise, SiLU
+from centaurus.nn.memory import CausalConv
+
+
+class Activation(Enum):
+    """Where a block's SiLU stands: after the skip is added, before it is, or nowhere."""
+
+    AFTER_SKIP = "after skip"
+    BEFORE_SKIP = "before skip"
+    NONE = "none"
+
+
+class Block(Composite):
+    """The Centaurus block: [causal conv →] SSM → LayerNorm → dropout → + skip → SiLU → [resampling].
+
+    ``skip`` is ``Serial()`` for the identity, a ``Pointwise`` for a projection, ``None`` for no skip at all.
+    """
+
+    def __init__(
+        self,
+        body: Layer,
+        channels: int,
+        skip: Layer | None = None,
+        dropout: float = 0.0,
+        activation: Activation = Activation.AFTER_SKIP,
+        resample: Layer | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.norm = LayerNorm(channels)
+        self.dropout = Dropout1d(dropout)
+        self.skip = skip
+        self.activation = activation
+        self.resample = Serial() if resample is None else resample
+        inside = body if skip is None else Residual(body, skip)
+        if (inside.hop, inside.ratio) != (1, 1):
+            raise ValueError(f"inside a block the rate stays: hop {inside.hop} and ratio {inside.ratio} should be 1")
+        self.hop, self.ratio = self.resample.hop, self.resample.ratio
+
+    def parts(self) -> list[Part]:
+        found = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip, "resample": self.resample}
+        return [Part(name, layer, Fraction(1)) for name, layer in found.items() if layer is not None]
+
+    def init_state(self, batch: int) -> State:
+        skip = () if self.skip is None else self.skip.init_state(batch)
+        return self.body.init_state(batch), skip, self.resample.init_state(batch)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        body, skip, resample = inner(state, 3)
+        y, body = self.body._run(u, body, keep)
+        x, skip = (None, ()) if self.skip is None else self.skip._run(u, skip, keep)
+        early = self.activation is Activation.BEFORE_SKIP
+        before, after = (None, x) if early else (x, None)
+        y = self.norm.join(y, self.dropout.mask(y), before, after, self.activation is not Activation.NONE)
+        y, resample = self.resample._run(y, resample, keep)
+        return y, (body, skip, resample)
+
+
+def with_conv(ssm: Layer, channels: int, kernel: int = 4) -> Serial:
+    """A causal depthwise convolution before a state-space layer."""
+    return Serial({"conv": CausalConv(channels, kernel), "ssm": ssm})
+
+
+def feed_forward(channels: int) -> Residual:
+    """The FFN module: two 1×1 layers and a SiLU between them, without expansion, around a skip."""
+    return Residual(
+        Serial({"first": Pointwise(channels, channels), "silu": SiLU(), "second": Pointwise(channels, channels)})
+    )
+
+
+def conv_module(channels: int, kernel: int = 4, expansion: int = 2) -> Residual:
+    """The Conformer-like module: 1×1 up, norm, causal depthwise convolution, 1×1 down, around a skip."""
+    wide = channels * expansion
+    return Residual(
+        Serial(
+            {
+                "first": Pointwise(channels, wide),
+                "norm": LayerNorm(wide, activate=True),
+                "conv": CausalConv(wide, kernel),
+                "silu": SiLU(),
+                "second": Pointwise(wide, channels),
+            }
+        )
+    )
+
+
+class Gated(Composite):
+    """The Mamba macro-block around any state-space layer of ``width`` channels.
+
+    Two projections of the normalised input: one goes through a causal convolution, SiLU and the layer, which also
+    lets ``D`` of it pass; the other gates it. The result is projected back and added to the input.
+    """
+
+    def __init__(self, channels: int, width: int, ssm: Layer, kernel: int = 4) -> None:
+        super().__init__()
+        if (ssm.hop, ssm.ratio) != (1, 1):
+            raise ValueError(f"a gated block keeps the rate: hop {ssm.hop} and ratio {ssm.ratio} should both be 1")
+        self.width = width
+        self.norm = LayerNorm(channels)
+        self.into = Pointwise(channels, 2 * width, bias=False)
+        self.conv = Serial({"conv": CausalConv(width, kernel), "silu": SiLU()})
+        self.ssm = ssm
+        self.D = nn.Parameter(torch.ones(width, 1))
+        self.out = Pointwise(width, channels, bias=False)
+
+    def parts(self) -> list[Part]:
+        found = {"norm": self.norm, "into": self.into, "conv": self.conv, "ssm": self.ssm, "out": self.out}
+        return [Part(name, layer, Fraction(1)) for name, layer in found.items()]
+
+    def init_state(self, batch: int) -> State:
+        return self.conv.init_state(batch), self.ssm.init_state(batch)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        conv, ssm = inner(state, 2)
+        wide, _ = self.into._run(self.norm._run(u, None, keep)[0], None, keep)
+        x, gate = wide.split(self.width, dim=1)
+        x, conv = self.conv._run(x, conv, keep)
+        y, ssm = self.ssm._run(x, ssm, keep)
+        y, _ = self.out._run((y + self.D * x) * nn.functional.silu(gate), None, keep)
+        return u + y, (conv, ssm)

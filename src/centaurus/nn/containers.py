@@ -1,0 +1,152 @@
+"""Layers made of layers: one after another, side by side, and folded into an hourglass.
+
+Each works out its own hop and ratio, so that skips line up by construction and any composition streams.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import lcm
+from typing import NamedTuple
+
+from torch import Tensor
+
+from centaurus.layer import Layer, State
+
+
+class Part(NamedTuple):
+    """One layer inside another, and how often it runs: ``ratio`` frames per input frame, or ``hertz`` if fixed."""
+
+    name: str
+    layer: Layer
+    ratio: Fraction
+    hertz: Fraction | None = None
+    counted: bool = True
+
+
+class Composite(Layer):
+    """A layer made of layers, which it can list with the rates they run at."""
+
+    @abstractmethod
+    def parts(self) -> list[Part]:
+        """The layers inside, in the order they run."""
+
+
+def chain(layers: Iterable[Layer]) -> tuple[int, Fraction]:
+    """Hop and ratio of layers one after another: the least input that is whole hops for every one of them."""
+    ratio, hop = Fraction(1), 1
+    for layer in layers:
+        hop = lcm(hop, (ratio / layer.hop).denominator)
+        ratio *= layer.ratio
+    return lcm(hop, ratio.denominator), ratio
+
+
+def named(layers: Mapping[str, Layer] | Iterable[Layer]) -> dict[str, Layer]:
+    """Layers by name; without names they are numbered."""
+    found = dict(layers) if isinstance(layers, Mapping) else {str(k): layer for k, layer in enumerate(layers)}
+    for name, layer in found.items():
+        if not isinstance(layer, Layer):
+            raise TypeError(f"layer {name!r} should be a centaurus Layer, got {type(layer).__name__}")
+    return found
+
+
+def inner(state: State | None, count: int) -> tuple[State | None, ...]:
+    """The states of the layers inside; no state at all is no state for each."""
+    return (None,) * count if state is None else tuple(state)
+
+
+class Serial(Composite):
+    """Layers one after another; with no layer it is the identity."""
+
+    def __init__(self, layers: Mapping[str, Layer] | Iterable[Layer] = ()) -> None:
+        super().__init__()
+        found = named(layers)
+        for name, layer in found.items():
+            self.add_module(name, layer)
+        self._names = tuple(found)
+        self.hop, self.ratio = chain(found.values())
+
+    def layers(self) -> list[Layer]:
+        """The layers in order."""
+        return [self._modules[name] for name in self._names]
+
+    def parts(self) -> list[Part]:
+        found, ratio = [], Fraction(1)
+        for name, layer in zip(self._names, self.layers(), strict=True):
+            found.append(Part(name, layer, ratio))
+            ratio *= layer.ratio
+        return found
+
+    def init_state(self, batch: int) -> State:
+        return tuple(layer.init_state(batch) for layer in self.layers())
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        after = []
+        for layer, before in zip(self.layers(), inner(state, len(self._names)), strict=True):
+            u, new = layer._run(u, before, keep)
+            after.append(new)
+        return u, tuple(after)
+
+
+class Residual(Composite):
+    """A body and a skip side by side, added; the skip is the identity unless given."""
+
+    def __init__(self, body: Layer, skip: Layer | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.skip = Serial() if skip is None else skip
+        if self.body.ratio != self.skip.ratio:
+            raise ValueError(f"body and skip must keep one rate: ratios are {self.body.ratio} and {self.skip.ratio}")
+        self.hop, self.ratio = lcm(self.body.hop, self.skip.hop), self.body.ratio
+
+    def parts(self) -> list[Part]:
+        return [Part("body", self.body, Fraction(1)), Part("skip", self.skip, Fraction(1))]
+
+    def init_state(self, batch: int) -> State:
+        return self.body.init_state(batch), self.skip.init_state(batch)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        first, second = inner(state, 2)
+        y, first = self.body._run(u, first, keep)
+        x, second = self.skip._run(u, second, keep)
+        return y + x, (first, second)
+
+
+class Hourglass(Composite):
+    """Encode, shrink, do the inner work, grow back, add what was encoded, decode.
+
+    An hourglass inside an hourglass is the whole network; each skip joins two signals of one rate.
+    """
+
+    def __init__(self, encode: Layer, down: Layer, inside: Layer, up: Layer, decode: Layer) -> None:
+        super().__init__()
+        self.encode, self.down, self.inside, self.up, self.decode = encode, down, inside, up, decode
+        _, loop = chain((down, inside, up))
+        if loop != 1 or encode.ratio != 1:
+            raise ValueError(
+                f"an hourglass must come back to its own rate: encode has ratio {encode.ratio} (should be 1), "
+                f"down · inside · up = {down.ratio} · {inside.ratio} · {up.ratio} = {loop} (should be 1)"
+            )
+        hop, self.ratio = chain((encode, down, inside, up, decode))
+        self.hop = lcm(hop, chain((encode, decode))[0])
+
+    def parts(self) -> list[Part]:
+        names = ("encode", "down", "inside", "up", "decode")
+        layers = (self.encode, self.down, self.inside, self.up, self.decode)
+        low = self.down.ratio
+        ratios = (Fraction(1), Fraction(1), low, low * self.inside.ratio, Fraction(1))
+        return [Part(*row) for row in zip(names, layers, ratios, strict=True)]
+
+    def init_state(self, batch: int) -> State:
+        return tuple(part.layer.init_state(batch) for part in self.parts())
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        encode, down, inside, up, decode = inner(state, 5)
+        high, encode = self.encode._run(u, encode, keep)
+        low, down = self.down._run(high, down, keep)
+        low, inside = self.inside._run(low, inside, keep)
+        back, up = self.up._run(low, up, keep)
+        y, decode = self.decode._run(back + high, decode, keep)
+        return y, (encode, down, inside, up, decode)

@@ -1,0 +1,186 @@
+"""The small layers between the state-space blocks.
+
+A signal is (batch, channels, time) and may lie channel first in memory: then a 1×1 or a resampling convolution is one
+matrix product for the whole batch and nothing is transposed. All of them hand on that layout.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import sqrt
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from centaurus.layer import Layer, State, check_channels
+from centaurus.nn.finish import finish
+
+
+class Counts(NamedTuple):
+    """Parameters, and FLOPs per input frame, as the paper counts them: no biases, norms or activations."""
+
+    parameters: int = 0
+    flops: int = 0
+
+
+class Counted(Layer):
+    """A layer that knows its cost from the day it is built."""
+
+    cost: Counts = Counts()
+
+    @final
+    def counts(self, convention: str = "table") -> Counts:
+        """What the paper counts of this layer; both conventions agree on it."""
+        return self.cost
+
+
+class Stateless(Counted):
+    """A layer without memory."""
+
+    @final
+    def init_state(self, batch: int) -> State:
+        return ()
+
+
+def flat(u: Tensor) -> Tensor:
+    """(b, c, t) as a matrix (c, b·t): a view where the signal lies channel first."""
+    return u.transpose(0, 1).reshape(u.shape[1], -1)
+
+
+def unflat(x: Tensor, batch: int) -> Tensor:
+    """The signal (b, c, t) of a matrix (c, b·t)."""
+    return x.view(x.shape[0], batch, -1).transpose(0, 1)
+
+
+def uniform(*shape: int, fan_in: int) -> nn.Parameter:
+    """A weight from the usual Kaiming uniform distribution (a = √5)."""
+    return nn.Parameter(torch.empty(shape).uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in)))
+
+
+def at_least_one(**sizes: int) -> None:
+    """Sizes count something: one or more."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} should be at least 1, got {size}")
+
+
+class Pointwise(Stateless):
+    """A 1×1 convolution: every frame through one matrix."""
+
+    def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
+        super().__init__()
+        at_least_one(in_channels=in_channels, out_channels=out_channels)
+        self.weight = uniform(out_channels, in_channels, fan_in=in_channels)
+        self.bias = uniform(out_channels, 1, fan_in=in_channels) if bias else None
+        self.cost = Counts(in_channels * out_channels, 2 * in_channels * out_channels)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        check_channels("Pointwise", u, self.weight.shape[1])
+        x = flat(u)
+        y = self.weight @ x if self.bias is None else torch.addmm(self.bias, self.weight, x)
+        return unflat(y, u.shape[0]), ()
+
+
+class Down(Stateless):
+    """A convolution whose kernel is its stride: every ``factor`` frames become one."""
+
+    def __init__(self, in_channels: int, out_channels: int, factor: int, bias: bool = False) -> None:
+        super().__init__()
+        at_least_one(in_channels=in_channels, out_channels=out_channels, factor=factor)
+        self.hop, self.ratio = factor, Fraction(1, factor)
+        self.weight = uniform(out_channels, in_channels, factor, fan_in=in_channels * factor)
+        self.bias = uniform(out_channels, 1, fan_in=in_channels * factor) if bias else None
+        self.cost = Counts(self.weight.numel(), 2 * in_channels * out_channels)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        _, i, r = self.weight.shape
+        check_channels("Down", u, i)
+        x = flat(u).view(i, -1, r).transpose(1, 2).reshape(i * r, -1)  # i r, b t
+        weight = self.weight.flatten(1)
+        y = weight @ x if self.bias is None else torch.addmm(self.bias, weight, x)
+        return unflat(y, u.shape[0]), ()
+
+
+class Up(Stateless):
+    """A transposed convolution whose kernel is its stride: every frame becomes ``factor``."""
+
+    def __init__(self, in_channels: int, out_channels: int, factor: int) -> None:
+        super().__init__()
+        at_least_one(in_channels=in_channels, out_channels=out_channels, factor=factor)
+        self.ratio = Fraction(factor)
+        self.weight = uniform(in_channels, out_channels, factor, fan_in=in_channels)
+        self.cost = Counts(self.weight.numel(), 2 * self.weight.numel())
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        i, o, r = self.weight.shape
+        check_channels("Up", u, i)
+        y = self.weight.flatten(1).t() @ flat(u)  # o r, b t
+        return unflat(y.view(o, r, -1).transpose(1, 2).reshape(o, -1), u.shape[0]), ()
+
+
+class AvgPool(Stateless):
+    """The mean of every ``factor`` frames."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        at_least_one(factor=factor)
+        self.hop, self.ratio = factor, Fraction(1, factor)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        x = flat(u).view(u.shape[1], -1, self.hop)
+        return unflat(x @ x.new_full((self.hop,), 1 / self.hop), u.shape[0]), ()
+
+
+class SiLU(Stateless):
+    """x · sigmoid(x), frame by frame."""
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        return nn.functional.silu(u), ()
+
+
+class Dropout1d(Stateless):
+    """Drops whole channels of a row while training."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        if not 0 <= probability < 1:
+            raise ValueError(f"the dropout probability should be from 0 to below 1, got {probability}")
+        self.probability = probability
+
+    def mask(self, u: Tensor) -> Tensor | None:
+        """The factor (b, c, 1) of each channel, or none when nothing is dropped."""
+        if not self.training or self.probability == 0:
+            return None
+        kept = 1 - self.probability
+        return torch.empty(*u.shape[:2], 1, dtype=u.dtype, device=u.device).bernoulli_(kept).div_(kept)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        mask = self.mask(u)
+        return u if mask is None else u * mask, ()
+
+
+class LayerNorm(Stateless):
+    """Normalises each frame over its channels, then SiLU if asked; with one channel it leaves the signal alone."""
+
+    def __init__(self, channels: int, activate: bool = False) -> None:
+        super().__init__()
+        at_least_one(channels=channels)
+        self.channels, self.activate = channels, activate
+        self.weight = nn.Parameter(torch.ones(channels)) if channels > 1 else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if channels > 1 else None
+
+    def join(
+        self, u: Tensor, scale: Tensor | None, before: Tensor | None, after: Tensor | None, activate: bool
+    ) -> Tensor:
+        """``silu(scale · norm(u) + before) + after``, each of the three where it is given."""
+        check_channels("LayerNorm", u, self.channels)
+        if self.weight is not None and self.bias is not None:
+            return finish(u, self.weight, self.bias, scale, before, after, activate)
+        u = u if scale is None else u * scale
+        u = u if before is None else u + before
+        u = nn.functional.silu(u) if activate else u
+        return u if after is None else u + after
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        return self.join(u, None, None, None, self.activate), ()

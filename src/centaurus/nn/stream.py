@@ -1,0 +1,127 @@
+"""Everything about running piece by piece: the layer contract, the containers that keep it, and ``Stream``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from centaurus.layer import Layer, State, check_state, map_state, reset, state_tensors
+from centaurus.nn.containers import Hourglass, Residual, Serial
+from centaurus.nn.packed import pack, unpack
+
+__all__ = ["Hourglass", "Layer", "Residual", "Serial", "State", "Stream", "reset"]
+
+KIND, VERSION = "centaurus-stream", 1
+
+
+class Stream:
+    """A model that listens: pieces (batch, channels, time) of any length in, the frames that are ready out.
+
+    It holds the state and the samples that do not yet make a hop. Rows advance together in time and can be reset one
+    by one. The model is put into evaluation mode; no gradients are kept.
+    """
+
+    def __init__(self, model: Layer, batch: int = 1) -> None:
+        if batch < 1:
+            raise ValueError(f"a stream has at least one row, got batch={batch}")
+        self.model = model.eval()
+        self.batch = batch
+        self._channels: tuple[int, int] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._state: State | None = None
+        self._rest: Tensor | None = None
+        self.samples = [0] * self.batch
+        self.frames = [0] * self.batch
+
+    @torch.inference_mode()
+    def __call__(self, piece: Tensor) -> Tensor:
+        """The frames completed by this piece; what is left of it waits for the next."""
+        self._check(piece)
+        u = piece if self._rest is None else torch.cat([self._rest, piece], dim=-1)
+        whole = u.shape[-1] // self.model.hop * self.model.hop
+        self._rest = u[..., whole:].clone()
+        self.samples = [n + piece.shape[-1] for n in self.samples]
+        return self._advance(u[..., :whole])
+
+    @torch.inference_mode()
+    def flush(self) -> Tensor:
+        """The frames of the samples still waiting, padded with zeros as ``forward`` does; then a fresh start."""
+        if self._rest is None:
+            raise RuntimeError("nothing to flush: this stream has not been given any piece yet")
+        waiting = self._rest.shape[-1]
+        padded = torch.nn.functional.pad(self._rest, (0, -waiting % self.model.hop))
+        tail = self._advance(padded)[..., : self.model.frames(waiting)]
+        self._clear()
+        return tail
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget everything, or only these rows: they hear silence up to here, and their frames count from zero."""
+        if rows is None:
+            self._clear()
+            return
+        wrong = [row for row in rows if not 0 <= row < self.batch]
+        if wrong:
+            raise IndexError(f"this stream has rows 0 to {self.batch - 1}, cannot reset {wrong}")
+        with torch.inference_mode():
+            self._state = None if self._state is None else reset(self._state, rows)
+            self._rest = None if self._rest is None else reset(self._rest, rows)
+        for row in rows:
+            self.samples[row] = self.frames[row] = 0
+
+    def save(self) -> bytes:
+        """Where this stream stands, as bytes that another process with the same model can restore."""
+        tensors = {"samples": torch.tensor(self.samples), "frames": torch.tensor(self.frames)}
+        if self._rest is not None:
+            tensors["rest"] = self._rest
+        if self._state is not None:
+            tensors |= {f"state.{k}": x for k, x in enumerate(state_tensors(self._state))}
+        return pack(tensors, {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)})
+
+    def restore(self, data: bytes) -> None:
+        """Continue where ``save`` left off."""
+        tensors, words = unpack(data, "the saved stream")
+        wanted = {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)}
+        if words != wanted:
+            raise ValueError(f"the saved stream says {words}, this stream needs {wanted}")
+        if len(tensors["samples"]) != self.batch:
+            raise ValueError(f"the saved stream has {len(tensors['samples'])} rows, this one has {self.batch}")
+        like = self.model.init_state(self.batch)
+        found = [tensors[f"state.{k}"] for k in range(sum(name.startswith("state.") for name in tensors))]
+        self._state = _fill(like, found) if found or not state_tensors(like) else None
+        self._rest = tensors.get("rest")
+        self.samples, self.frames = tensors["samples"].tolist(), tensors["frames"].tolist()
+
+    def _check(self, piece: Tensor) -> None:
+        if piece.dim() != 3 or piece.shape[0] != self.batch:
+            raise ValueError(f"this stream takes ({self.batch}, channels, time) pieces, got shape {tuple(piece.shape)}")
+        if self._rest is not None and piece.shape[1] != self._rest.shape[1]:
+            raise ValueError(f"this stream has heard {self._rest.shape[1]} channels so far, got {piece.shape[1]}")
+
+    def _advance(self, u: Tensor) -> Tensor:
+        """Run whole hops; with none the output is empty, of as many channels as the model gives."""
+        if u.shape[-1] == 0:
+            return u.new_empty(self.batch, self._outputs(u), 0)
+        y, self._state = self.model._run(u, self._state, True)
+        self.frames = [n + y.shape[-1] for n in self.frames]
+        return y
+
+    def _outputs(self, u: Tensor) -> int:
+        if self._channels is None or self._channels[0] != u.shape[1]:
+            silence = u.new_zeros(1, u.shape[1], self.model.hop)
+            self._channels = u.shape[1], self.model._run(silence, None, False)[0].shape[1]
+        return self._channels[1]
+
+
+def _fill(like: State, tensors: list[Tensor]) -> State:
+    """A state of this structure holding these tensors, checked."""
+    if len(tensors) != len(state_tensors(like)):
+        raise ValueError(f"the saved stream has {len(tensors)} state tensors, this model has {len(state_tensors(like))}")
+    rest = iter(tensors)
+    state = map_state(lambda x: next(rest).to(x.device), like)
+    rows = tensors[0] if tensors else torch.empty(0)
+    check_state(state, like, rows, "saved state")
+    return state

@@ -1,0 +1,60 @@
+"""Every layer keeps every law, and computes what its name says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from check_layer import check_layer
+
+from centaurus.layer import Layer
+from centaurus.nn import (
+    Activation, AvgPool, Block, CausalConv, DCBlock, Down, Dropout1d, Gated, Hourglass, LayerNorm, Pointwise, Residual,
+    RunningMean, Serial, SiLU, Up, WindowedMean, conv_module, feed_forward, with_conv,
+)
+
+LAYERS: dict[str, tuple[Layer, int]] = {
+    "pointwise": (Pointwise(3, 5), 3),
+    "pointwise without bias": (Pointwise(3, 5, bias=False), 3),
+    "down": (Down(3, 4, 4), 3),
+    "down with bias": (Down(1, 4, 5, bias=True), 1),
+    "up": (Up(4, 3, 4), 4),
+    "up to one": (Up(4, 1, 2), 4),
+    "pool": (AvgPool(4), 3),
+    "silu": (SiLU(), 2),
+    "dropout": (Dropout1d(0.5), 3),
+    "norm": (LayerNorm(6), 6),
+    "norm and silu": (LayerNorm(6, activate=True), 6),
+    "norm of one": (LayerNorm(1), 1),
+    "causal conv": (CausalConv(3), 3),
+    "causal conv of one tap": (CausalConv(3, 1), 3),
+    "causal conv without bias": (CausalConv(3, 4, bias=False), 3),
+    "running mean": (RunningMean(3), 3),
+    "windowed mean": (WindowedMean(3, 5), 3),
+    "window of one": (WindowedMean(3, 1), 3),
+    "dc block": (DCBlock(2), 2),
+    "nothing": (Serial(), 3),
+    "serial": (Serial([Down(2, 4, 3), CausalConv(4), Up(4, 2, 2), AvgPool(4)]), 2),
+    "residual": (Residual(CausalConv(4), Pointwise(4, 4)), 4),
+    "residual at another rate": (Residual(Down(3, 4, 2), Serial([AvgPool(2), Pointwise(3, 4)])), 3),
+    "hourglass": (
+        Hourglass(
+            CausalConv(2), Down(2, 4, 4), Hourglass(SiLU(), Down(4, 5, 2), Serial(), Up(5, 4, 2), CausalConv(4)),
+            Up(4, 2, 4), Pointwise(2, 2),
+        ),
+        2,
+    ),
+    "block": (Block(Pointwise(3, 5), 5, Pointwise(3, 5), 0.1, resample=AvgPool(2)), 3),
+    "block without skip": (Block(CausalConv(3), 3), 3),
+    "block, early activation": (Block(with_conv(Pointwise(3, 3), 3), 3, Serial(), activation=Activation.BEFORE_SKIP), 3),
+    "block of one, no activation": (Block(CausalConv(1), 1, Serial(), activation=Activation.NONE), 1),
+    "feed forward": (feed_forward(4), 4),
+    "conv module": (conv_module(3), 3),
+    "gated": (Gated(3, 6, CausalConv(6)), 3),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_laws(name: str) -> None:
+    torch.manual_seed(0)
+    layer, channels = LAYERS[name]
+    check_layer(layer, channels)
