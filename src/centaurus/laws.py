@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -50,7 +51,7 @@ def make_case(layer: Layer, channels: int, batch: int = 2, hops: int | None = No
 
 
 def relative_error(given: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
-    """The largest difference against the largest wanted value; infinite for a wrong shape or a value that is no number."""
+    """The largest difference against the largest wanted value; infinite for a wrong shape or what is no number."""
     if given.shape != wanted.shape:
         return float("inf")
     if wanted.numel() == 0:
@@ -80,6 +81,10 @@ def in_pieces(layer: Layer, u: Tensor, pieces: Sequence[int], state: State | Non
     return torch.cat(outputs, dim=-1), () if state is None else state
 
 
+def _values_in_pieces(layer: Layer, pieces: Sequence[int], u: Tensor) -> Tensor:
+    return in_pieces(layer, u, pieces)[0]
+
+
 def _gradients(layer: Layer, u: Tensor, run: Callable[[Tensor], Tensor], seed: int) -> list[Tensor]:
     """Gradients of a random projection of the output: the input's first, then each parameter's."""
     u = u.clone().requires_grad_()
@@ -103,7 +108,7 @@ def _split_gradients(layer: Layer, u: Tensor, seed: int) -> float:
     floor = 1e-3 * max(float(g.abs().max()) for g in whole if g.numel())
     worst = 0.0
     for way in splits(u.shape[-1] // layer.hop, seed):
-        pieces = _gradients(layer, u, lambda x, way=way: in_pieces(layer, x, way)[0], seed)
+        pieces = _gradients(layer, u, partial(_values_in_pieces, layer, way), seed)
         worst = max([worst, *(relative_error(p, w, floor) for p, w in zip(pieces, whole, strict=True))])
     return worst
 
@@ -289,9 +294,22 @@ def meta_device(case: Case) -> Law:
 
 
 ALL: tuple[Callable[[Case], Law], ...] = (
-    split_values, split_gradients, split_values_single, split_gradients_single,
-    output_length, padded_end, state_shape, no_mutation, rows_independent, rows_reset, causal,
-    any_layout, every_parameter_learns, copies_agree, dtype_moves, meta_device,
+    split_values,
+    split_gradients,
+    split_values_single,
+    split_gradients_single,
+    output_length,
+    padded_end,
+    state_shape,
+    no_mutation,
+    rows_independent,
+    rows_reset,
+    causal,
+    any_layout,
+    every_parameter_learns,
+    copies_agree,
+    dtype_moves,
+    meta_device,
 )
 
 

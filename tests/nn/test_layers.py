@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import pytest
 import torch
-from check_layer import check_layer
 
 from centaurus.layer import Layer
 from centaurus.nn import (
-    Activation, AvgPool, Block, CausalConv, DCBlock, Down, Dropout1d, Gated, Hourglass, LayerNorm, Pointwise, Residual,
-    RunningMean, Serial, SiLU, Up, WindowedMean, conv_module, feed_forward, with_conv,
+    Activation,
+    AvgPool,
+    Block,
+    CausalConv,
+    DCBlock,
+    Down,
+    Dropout1d,
+    Gated,
+    Hourglass,
+    LayerNorm,
+    Pointwise,
+    Residual,
+    RunningMean,
+    Serial,
+    SiLU,
+    Up,
+    WindowedMean,
+    conv_module,
+    feed_forward,
+    with_conv,
 )
+from tests.check_layer import check_layer
 
 LAYERS: dict[str, tuple[Layer, int]] = {
     "pointwise": (Pointwise(3, 5), 3),
@@ -38,14 +56,20 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "residual at another rate": (Residual(Down(3, 4, 2), Serial([AvgPool(2), Pointwise(3, 4)])), 3),
     "hourglass": (
         Hourglass(
-            CausalConv(2), Down(2, 4, 4), Hourglass(SiLU(), Down(4, 5, 2), Serial(), Up(5, 4, 2), CausalConv(4)),
-            Up(4, 2, 4), Pointwise(2, 2),
+            CausalConv(2),
+            Down(2, 4, 4),
+            Hourglass(SiLU(), Down(4, 5, 2), Serial(), Up(5, 4, 2), CausalConv(4)),
+            Up(4, 2, 4),
+            Pointwise(2, 2),
         ),
         2,
     ),
     "block": (Block(Pointwise(3, 5), 5, Pointwise(3, 5), 0.1, resample=AvgPool(2)), 3),
     "block without skip": (Block(CausalConv(3), 3), 3),
-    "block, early activation": (Block(with_conv(Pointwise(3, 3), 3), 3, Serial(), activation=Activation.BEFORE_SKIP), 3),
+    "block, early activation": (
+        Block(with_conv(Pointwise(3, 3), 3), 3, Serial(), activation=Activation.BEFORE_SKIP),
+        3,
+    ),
     "block of one, no activation": (Block(CausalConv(1), 1, Serial(), activation=Activation.NONE), 1),
     "feed forward": (feed_forward(4), 4),
     "conv module": (conv_module(3), 3),

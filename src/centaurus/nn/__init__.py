@@ -1,13 +1,37 @@
 """Layers that train whole and stream piece by piece, and the containers and blocks that compose them."""
 
 from centaurus.nn.blocks import Activation, Block, Gated, conv_module, feed_forward, with_conv
-from centaurus.nn.containers import Composite, Part
-from centaurus.nn.layers import AvgPool, Counts, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
+from centaurus.nn.containers import Composite, Counts, Part
+from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
 from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
 from centaurus.nn.stream import Hourglass, Layer, Residual, Serial, State, Stream, reset
 
 __all__ = [
-    "Activation", "AvgPool", "Block", "CausalConv", "Composite", "Counts", "DCBlock", "Down", "Dropout1d", "Gated",
-    "Hourglass", "Layer", "LayerNorm", "Part", "Pointwise", "Residual", "RunningMean", "Serial", "SiLU", "State",
-    "Stream", "Up", "WindowedMean", "conv_module", "feed_forward", "reset", "with_conv",
+    "Activation",
+    "AvgPool",
+    "Block",
+    "CausalConv",
+    "Composite",
+    "Counts",
+    "DCBlock",
+    "Down",
+    "Dropout1d",
+    "Gated",
+    "Hourglass",
+    "Layer",
+    "LayerNorm",
+    "Part",
+    "Pointwise",
+    "Residual",
+    "RunningMean",
+    "Serial",
+    "SiLU",
+    "State",
+    "Stream",
+    "Up",
+    "WindowedMean",
+    "conv_module",
+    "feed_forward",
+    "reset",
+    "with_conv",
 ]

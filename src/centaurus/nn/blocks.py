@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from centaurus.layer import Layer, State
-from centaurus.nn.containers import Composite, Part, Residual, Serial, inner
+from centaurus.nn.containers import Composite, Counts, Part, Residual, Serial, inner
 from centaurus.nn.layers import Dropout1d, LayerNorm, Pointwise, SiLU
 from centaurus.nn.memory import CausalConv
 
@@ -45,13 +45,14 @@ class Block(Composite):
         self.activation = activation
         self.resample = Serial() if resample is None else resample
         inside = body if skip is None else Residual(body, skip)
-        if (inside.hop, inside.ratio) != (1, 1):
+        if inside.hop != 1 or inside.ratio != 1:
             raise ValueError(f"inside a block the rate stays: hop {inside.hop} and ratio {inside.ratio} should be 1")
         self.hop, self.ratio = self.resample.hop, self.resample.ratio
 
     def parts(self) -> list[Part]:
-        found = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip, "resample": self.resample}
-        return [Part(name, layer, Fraction(1)) for name, layer in found.items() if layer is not None]
+        found = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip}
+        kept = {name: layer for name, layer in found.items() if layer is not None} | {"resample": self.resample}
+        return [Part(name, layer, Fraction(1)) for name, layer in kept.items()]
 
     def init_state(self, batch: int) -> State:
         skip = () if self.skip is None else self.skip.init_state(batch)
@@ -105,15 +106,16 @@ class Gated(Composite):
 
     def __init__(self, channels: int, width: int, ssm: Layer, kernel: int = 4) -> None:
         super().__init__()
-        if (ssm.hop, ssm.ratio) != (1, 1):
+        if ssm.hop != 1 or ssm.ratio != 1:
             raise ValueError(f"a gated block keeps the rate: hop {ssm.hop} and ratio {ssm.ratio} should both be 1")
         self.width = width
         self.norm = LayerNorm(channels)
         self.into = Pointwise(channels, 2 * width, bias=False)
-        self.conv = Serial({"conv": CausalConv(width, kernel), "silu": SiLU()})
+        self.conv = Serial({"taps": CausalConv(width, kernel), "silu": SiLU()})
         self.ssm = ssm
         self.D = nn.Parameter(torch.ones(width, 1))
         self.out = Pointwise(width, channels, bias=False)
+        self.cost = Counts(flops=width)  # the gate's product
 
     def parts(self) -> list[Part]:
         found = {"norm": self.norm, "into": self.into, "conv": self.conv, "ssm": self.ssm, "out": self.out}

@@ -9,11 +9,18 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import Tensor
 
 from centaurus.layer import Layer, State
+
+
+class Counts(NamedTuple):
+    """Parameters, and FLOPs per input frame, as the paper counts them: no biases, norms or activations."""
+
+    parameters: int = 0
+    flops: int = 0
 
 
 class Part(NamedTuple):
@@ -27,7 +34,9 @@ class Part(NamedTuple):
 
 
 class Composite(Layer):
-    """A layer made of layers, which it can list with the rates they run at."""
+    """A layer made of layers, which it can list with the rates they run at; ``cost`` is what it does besides."""
+
+    cost: Counts = Counts()
 
     @abstractmethod
     def parts(self) -> list[Part]:
@@ -70,7 +79,7 @@ class Serial(Composite):
 
     def layers(self) -> list[Layer]:
         """The layers in order."""
-        return [self._modules[name] for name in self._names]
+        return cast(list[Layer], list(self._modules.values()))
 
     def parts(self) -> list[Part]:
         found, ratio = [], Fraction(1)

@@ -7,10 +7,11 @@ dozen times; here it is worked off in pieces that stay in cache, and backward re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 EPS = 1e-5
 PIECE = 1 << 19
@@ -36,7 +37,13 @@ def finish(
 
 
 def _plain(
-    u: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, before: Tensor | None, after: Tensor | None, activate: bool
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    scale: Tensor | None,
+    before: Tensor | None,
+    after: Tensor | None,
+    activate: bool,
 ) -> Tensor:
     """The same, op by op: what the fast form is compared with, and what is exported."""
     y = torch.nn.functional.layer_norm(u.transpose(1, 2), weight.shape, weight, bias, EPS).transpose(1, 2)
@@ -66,7 +73,13 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, u: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, before: Tensor | None, activate: bool
+        ctx: Any,
+        u: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        scale: Tensor | None,
+        before: Tensor | None,
+        activate: bool,
     ) -> Tensor:
         y = torch.empty_like(u)
         mean, rstd = u.new_empty(u.shape[1:]), u.new_empty(u.shape[1:])
@@ -84,7 +97,7 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, bias, scale, before, mean, rstd = ctx.saved_tensors
         du = torch.empty_like(u)
         added = None if before is None else torch.empty_like(u)
@@ -107,7 +120,13 @@ class _Finish(torch.autograd.Function):
 
 
 def _affine(
-    x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, before: Tensor | None, at: tuple[slice, slice], out: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    scale: Tensor | None,
+    before: Tensor | None,
+    at: tuple[slice, slice],
+    out: Tensor,
 ) -> Tensor:
     """The signal just before the activation, from the normalised one."""
     z = torch.mul(x, weight[:, None, None], out=out).add_(bias[:, None, None])

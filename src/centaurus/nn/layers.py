@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import sqrt
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from centaurus.layer import Layer, State, check_channels
+from centaurus.nn.containers import Counts
 from centaurus.nn.finish import finish
-
-
-class Counts(NamedTuple):
-    """Parameters, and FLOPs per input frame, as the paper counts them: no biases, norms or activations."""
-
-    parameters: int = 0
-    flops: int = 0
 
 
 class Counted(Layer):

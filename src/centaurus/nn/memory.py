@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
-from centaurus.layer import State, check_channels
-from centaurus.nn.layers import Counted, Counts, at_least_one, uniform
+from centaurus.layer import Layer, State, check_channels, state_tensors
+from centaurus.nn.containers import Counts
+from centaurus.nn.layers import Counted, at_least_one, uniform
+
+
+def history(layer: Layer, state: State | None, batch: int) -> list[Tensor]:
+    """The tensors of a state, or of zero history where there is none."""
+    return state_tensors(layer.init_state(batch) if state is None else state)
 
 
 class CausalConv(Counted):
@@ -26,7 +34,7 @@ class CausalConv(Counted):
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("CausalConv", u, self.weight.shape[0])
-        past = self.init_state(u.shape[0]).to(u) if state is None else state
+        (past,) = history(self, state, u.shape[0])
         x = torch.cat([past.transpose(0, 1), u.transpose(0, 1)], dim=-1)  # c b t+k-1
         y = _taps(x, self.weight, self.bias).transpose(0, 1)
         return y, x[..., u.shape[-1] :].transpose(0, 1).clone() if keep else ()
@@ -46,7 +54,7 @@ class _Taps(torch.autograd.Function):
     """Few taps need no transform: a handful of multiply-adds over the signal, both ways."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         frames = x.shape[-1] - weight.shape[1] + 1
         y = x[..., :frames] * weight[:, :1, None]
@@ -56,7 +64,7 @@ class _Taps(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         dx, frames, taps = torch.zeros_like(x), g.shape[-1], []
         for k in range(weight.shape[1]):
@@ -85,7 +93,7 @@ class RunningMean(Remembering):
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("RunningMean", u, self.channels)
-        mean, count = self.init_state(u.shape[0]) if state is None else state
+        mean, count = history(self, state, u.shape[0])
         steps = torch.arange(1, u.shape[-1] + 1, device=u.device, dtype=u.dtype)
         counts = count + steps
         y = (u - mean).cumsum(-1) / counts + mean
@@ -105,7 +113,7 @@ class WindowedMean(Remembering):
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("WindowedMean", u, self.channels)
-        past, count = self.init_state(u.shape[0]) if state is None else state
+        past, count = history(self, state, u.shape[0])
         x = torch.cat([past, u], dim=-1)
         steps = torch.arange(1, u.shape[-1] + 1, device=u.device, dtype=u.dtype)
         counts = (count + steps).clamp_max(self.window)
@@ -127,7 +135,7 @@ class DCBlock(Remembering):
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("DCBlock", u, self.channels)
-        past = self.init_state(u.shape[0]).to(u) if state is None else state
+        (past,) = history(self, state, u.shape[0])
         sums = leaky_sum(u, self.pole, past)
         before = torch.cat([past, sums[..., :-1]], dim=-1)
         return u - (1 - self.pole) * before, sums[..., -1:].clone()

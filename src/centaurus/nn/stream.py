@@ -68,7 +68,7 @@ class Stream:
             raise IndexError(f"this stream has rows 0 to {self.batch - 1}, cannot reset {wrong}")
         with torch.inference_mode():
             self._state = None if self._state is None else reset(self._state, rows)
-            self._rest = None if self._rest is None else reset(self._rest, rows)
+            self._rest = None if self._rest is None else state_tensors(reset(self._rest, rows))[0]
         for row in rows:
             self.samples[row] = self.frames[row] = 0
 
@@ -118,8 +118,9 @@ class Stream:
 
 def _fill(like: State, tensors: list[Tensor]) -> State:
     """A state of this structure holding these tensors, checked."""
-    if len(tensors) != len(state_tensors(like)):
-        raise ValueError(f"the saved stream has {len(tensors)} state tensors, this model has {len(state_tensors(like))}")
+    wanted = len(state_tensors(like))
+    if len(tensors) != wanted:
+        raise ValueError(f"the saved stream has {len(tensors)} state tensors, this model has {wanted}")
     rest = iter(tensors)
     state = map_state(lambda x: next(rest).to(x.device), like)
     rows = tensors[0] if tensors else torch.empty(0)

@@ -1,0 +1,50 @@
+"""The paper's networks: tables as data, and what builds, counts, saves and verifies them."""
+
+from collections.abc import Callable
+
+from centaurus.models.checkpoint import load, save, shipped
+from centaurus.models.classifier import Classifier, classifier
+from centaurus.models.count import Report, count
+from centaurus.models.denoiser import Denoiser, denoiser
+from centaurus.models.network import Network
+from centaurus.models.recognizer import Heads, Recognizer, recognizer
+from centaurus.models.tables import ClassifierTable, DenoiserTable, RecognizerTable, Row, names
+from centaurus.models.verify import Verification, verify
+
+__all__ = [
+    "Classifier",
+    "ClassifierTable",
+    "Denoiser",
+    "DenoiserTable",
+    "Heads",
+    "Network",
+    "Recognizer",
+    "RecognizerTable",
+    "Report",
+    "Row",
+    "Verification",
+    "build",
+    "classifier",
+    "count",
+    "denoiser",
+    "load",
+    "names",
+    "recognizer",
+    "save",
+    "shipped",
+    "verify",
+]
+
+
+def build(name: str) -> Network:
+    """A network by any name that ``names()`` lists, such as ``kws-hybrid-8`` or ``denoiser/hybrid``."""
+    task, _, row = name.rpartition("/")
+    makers: dict[str, Callable[[str], Network]] = {
+        "": classifier,
+        "classifier": classifier,
+        "denoiser": denoiser,
+        "recognizer": recognizer,
+    }
+    if task not in makers:
+        raise ValueError(f"there is no network named {name!r}; there are {', '.join(names())}")
+    return makers[task](row)

@@ -1,0 +1,132 @@
+"""What a network costs: parameters, FLOPs a second, state, hop and latency, layer by layer and in total."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import groupby
+from typing import Any, Protocol, runtime_checkable
+
+from centaurus.layer import Layer, state_tensors
+from centaurus.nn.containers import Composite, Counts
+from centaurus.ssm import SSM
+
+NAME_WIDTH = 30
+
+
+class Cost(Protocol):
+    """Parameters, and FLOPs per input frame."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def flops(self) -> int: ...
+
+
+@runtime_checkable
+class Countable(Protocol):
+    """A layer that says what it costs."""
+
+    def counts(self, convention: str = "table") -> Cost: ...
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """One layer: where it is, what it is, how often it runs, and its share of the cost."""
+
+    name: str
+    kind: str
+    rate: float
+    parameters: int
+    tensors: int
+    flops_per_second: float
+    state_floats: int
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """The cost of a network. ``parameters`` follows the convention, ``tensors`` is every number in its file."""
+
+    rate: int
+    convention: str
+    parameters: int
+    tensors: int
+    flops_per_second: float
+    state_floats: int
+    hop: int
+    latency: int
+    rows: tuple[CountRow, ...]
+
+    def json(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = f"{'layer':<{NAME_WIDTH}} {'kind':<10} {'rate Hz':>8} {'parameters':>10} {'MFLOPs/s':>9} {'state':>7}"
+        shown = [row for row in self.rows if row.flops_per_second or row.state_floats]
+        lines = [head, "-" * len(head), *map(_line, shown), "-" * len(head)]
+        total = f"{self.parameters:>10,} {self.flops_per_second / 1e6:>9.3f} {self.state_floats:>7,}"
+        lines.append(f"{'total':<{NAME_WIDTH}} {'':<10} {'':>8} {total}")
+        milliseconds = 1000 * self.latency / self.rate
+        lines.append(f"{self.tensors:,} numbers in the file; counted by the convention '{self.convention}'")
+        lines.append(f"hop and latency {self.hop:,} samples: {milliseconds:g} ms at {self.rate:,} Hz")
+        return "\n".join(lines)
+
+
+def _line(row: CountRow) -> str:
+    name = row.name if len(row.name) <= NAME_WIDTH else "…" + row.name[1 - NAME_WIDTH :]
+    cost = f"{row.parameters:>10,} {row.flops_per_second / 1e6:>9.3f}" if row.counted else f"{'not counted':>20}"
+    return f"{name:<{NAME_WIDTH}} {row.kind[:10]:<10} {row.rate:>8g} {cost} {row.state_floats:>7,}"
+
+
+def count(net: Layer, rate: int = 16_000, convention: str = "table") -> Report:
+    """Count a network at this sample rate, by the paper's formula table or as its tables of results do."""
+    if convention not in ("table", "results"):
+        raise ValueError(f"the convention is 'table' or 'results', got {convention!r}")
+    rows = tuple(_rows("", net, Fraction(rate), True, convention))
+    counted = [row for row in rows if row.counted]
+    return Report(
+        rate=rate,
+        convention=convention,
+        parameters=sum(row.parameters for row in counted),
+        tensors=sum(x.numel() for x in net.state_dict().values()),
+        flops_per_second=sum(row.flops_per_second for row in counted),
+        state_floats=sum(x.numel() for x in state_tensors(net.init_state(1))),
+        hop=net.hop,
+        latency=net.hop,
+        rows=rows,
+    )
+
+
+def _rows(name: str, layer: Layer, hertz: Fraction, counted: bool, convention: str) -> Iterator[CountRow]:
+    """The leaves below a layer, each with the rate at which its input arrives."""
+    if isinstance(layer, Composite):
+        if layer.cost != Counts():
+            yield _row(name, "", layer.cost, hertz, counted)
+        for part in layer.parts():
+            below = hertz * part.ratio if part.hertz is None else part.hertz
+            path = f"{name}.{part.name}".lstrip(".")
+            yield from _rows(path, part.layer, below, counted and part.counted, convention)
+        return
+    if not isinstance(layer, Countable):
+        raise TypeError(f"{type(layer).__name__} at {name!r} cannot be counted: give it counts(convention)")
+    kind = layer.topology_name if isinstance(layer, SSM) else type(layer).__name__.lower()
+    tensors = sum(x.numel() for x in layer.state_dict().values())
+    state = sum(x.numel() for x in state_tensors(layer.init_state(1)))
+    yield _row(name, kind, layer.counts(convention), hertz, counted, tensors, state)
+
+
+def _row(
+    name: str, kind: str, cost: Cost, hertz: Fraction, counted: bool, tensors: int = 0, state: int = 0
+) -> CountRow:
+    flops = float(hertz * cost.flops)
+    return CountRow(_short(name), kind, float(hertz), cost.parameters, tensors, flops, state, counted)
+
+
+def _short(name: str) -> str:
+    """A path with repetitions counted: inside.inside.inside is inside×3."""
+    runs = [(word, len(list(same))) for word, same in groupby(name.split("."))]
+    return ".".join(word if times == 1 else f"{word}×{times}" for word, times in runs)

@@ -1,0 +1,79 @@
+"""Speech denoising on the waveform: from a table to an hourglass that gives clean samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, final
+
+from centaurus.layer import Layer
+from centaurus.models.network import Network
+from centaurus.models.rows import front, lookup, state_space, with_states
+from centaurus.models.tables import DENOISERS, DenoiserTable, Row
+from centaurus.nn import Activation, Block, Down, Hourglass, Part, Serial, Up, with_conv
+
+
+@final
+class Denoiser(Network):
+    """Clean samples (batch, 1, samples) from noisy ones."""
+
+    task: ClassVar[str] = "denoiser"
+
+    def __init__(self, table: DenoiserTable, settings: Mapping[str, Any] | None = None) -> None:
+        first, encoder = front(table.encoder)
+        _check_mirror(encoder, table.decoder)
+        deepest = encoder[-1].channels
+        middle = Serial([_block(row, deepest, table.conv) for row in table.middle for _ in range(row.times)])
+        glass = _hourglass(encoder, table.decoder, middle, table.conv)
+        output = [row for row in table.output for _ in range(row.times)]
+        last = [_block(row, 1, table.conv, silent=k == len(output) - 1) for k, row in enumerate(output)]
+        body = Serial({"first": Serial(first), "hourglass": glass, "output": Serial(last)})
+        super().__init__(table, body, settings)
+
+    def parts(self) -> list[Part]:
+        return self.body.parts()
+
+
+def _block(row: Row, channels: int, conv: int, silent: bool = False) -> Block:
+    """[conv →] SSM → norm → SiLU around an identity skip; a silent one has no activation."""
+    if row.channels != channels and row.resample == 1:
+        raise ValueError(f"a row that does not resample keeps its {channels} channels: {row}")
+    ssm = state_space(row, channels, channels)
+    body = with_conv(ssm, channels, conv) if conv else ssm
+    return Block(body, channels, Serial(), activation=Activation.NONE if silent else Activation.BEFORE_SKIP)
+
+
+def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, conv: int) -> Layer:
+    """From the inside out: each pair of an encoder row and a decoder row wraps what is already there."""
+    inside, channels = middle, [1, *(row.channels for row in encoder)]
+    for k, (down, up) in enumerate(zip(reversed(encoder), decoder, strict=True)):
+        high, low = channels[-2 - k], channels[-1 - k]
+        shrink, grow = Down(high, low, down.resample), Up(low, high, up.resample)
+        inside = Hourglass(_block(down, high, conv), shrink, inside, grow, _block(up, high, conv))
+    return inside
+
+
+def _check_mirror(encoder: Sequence[Row], decoder: Sequence[Row]) -> None:
+    """The decoder must come back through the encoder's rates and channels, deepest first."""
+    channels = [1, *(row.channels for row in encoder)]
+    wanted = [(row.resample, high) for row, high in zip(encoder, channels, strict=False)][::-1]
+    given = [(row.resample, row.channels) for row in decoder]
+    if wanted != given or any(row.times != 1 for row in (*encoder, *decoder)):
+        raise ValueError(
+            f"the decoder should mirror the encoder: resampling and channels {wanted} with times=1, got {given}"
+        )
+
+
+def denoiser(
+    table: str | DenoiserTable = "hybrid", states: int | None = None, settings: Mapping[str, Any] | None = None
+) -> Denoiser:
+    """A denoiser by name (``hybrid``) or from a table of your own; ``states`` replaces the states of every row."""
+    found = lookup(DENOISERS, table, "denoiser") if isinstance(table, str) else table
+    found = replace(
+        found,
+        encoder=with_states(found.encoder, states),
+        middle=with_states(found.middle, states),
+        decoder=with_states(found.decoder, states),
+        output=with_states(found.output, states),
+    )
+    return Denoiser(found, settings)

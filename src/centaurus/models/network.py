@@ -1,0 +1,41 @@
+"""What every network has: a body that streams, the table it was built from, and settings that travel with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from centaurus.layer import State
+from centaurus.models.tables import Table
+from centaurus.nn.containers import Composite, Serial
+
+SAMPLE_RATE = 16_000
+
+
+class Network(Composite):
+    """A layer with a task. The table rebuilds it; ``body`` is what streams: all but heads for training only.
+
+    ``settings`` is plain data for whoever uses it: the sample rate, and class names, tokenizer or characters.
+    """
+
+    task: ClassVar[str]
+
+    def __init__(self, table: Table, body: Serial, settings: Mapping[str, Any] | None) -> None:
+        super().__init__()
+        self.table = table
+        self.body = body
+        self.hop, self.ratio = body.hop, body.ratio
+        self.settings: dict[str, Any] = {"sample_rate": SAMPLE_RATE} | dict(settings or {})
+        try:
+            json.dumps(self.settings)
+        except TypeError as error:
+            raise TypeError(f"settings are saved as JSON and should be plain data, got {self.settings!r}") from error
+
+    def init_state(self, batch: int) -> State:
+        return self.body.init_state(batch)
+
+    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        return self.body._run(u, state, keep)

@@ -1,0 +1,211 @@
+"""The paper's tables of networks (appendix E), row by row, as data.
+
+A row is a block: what kind of state-space layer, how its output is resampled, its channels and its states. Read this
+beside the appendix; ``classifier.py``, ``denoiser.py`` and ``recognizer.py`` turn a table into a network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SEPARABLE, SELECTIVE, POINTWISE, BOTTLENECK, FULL = "separable", "s6", "pointwise", "bottleneck", "full"
+DC_BLOCK = "dc-block"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; ``channels`` are those after resampling, ``times`` stacks the block.
+
+    ``kind`` is a topology, ``s6``, or ``dc-block``: a row without states that may stand first of all.
+    """
+
+    kind: str
+    resample: int = 1
+    channels: int = 1
+    states: int = 1
+    substates: int = 1
+    groups: int = 1
+    times: int = 1
+    complex: bool = False
+
+
+@dataclass(frozen=True)
+class ClassifierTable:
+    """Blocks one after another, each followed by average pooling; then a mean over time and two dense layers.
+
+    The mean is over all frames so far, or over the last ``window``.
+    """
+
+    blocks: tuple[Row, ...]
+    dropout: float = 0.1
+    classes: int = 35
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class DenoiserTable:
+    """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps stand before each SSM."""
+
+    encoder: tuple[Row, ...]
+    middle: tuple[Row, ...]
+    decoder: tuple[Row, ...]
+    output: tuple[Row, ...]
+    conv: int = 0
+
+
+@dataclass(frozen=True)
+class RecognizerTable:
+    """A backbone and a language head; ``module`` follows every block, ``gated`` last head blocks are macro-blocks."""
+
+    backbone: tuple[Row, ...]
+    head: tuple[Row, ...]
+    module: str = "none"
+    gated: int = 0
+    vocabulary: int = 30522
+    characters: int = 32
+
+
+Table = ClassifierTable | DenoiserTable | RecognizerTable
+
+
+# Keyword spotting: six blocks, channels w, 2w, … 32w, pooled by 4, 4, 2, 2, 2, 2.
+
+POOLS = (4, 4, 2, 2, 2, 2)
+
+
+def keywords(kinds: tuple[str, ...], channels: tuple[int, ...], states: tuple[int, ...]) -> ClassifierTable:
+    """A line of the keyword-spotting table; the sub-states of a bottleneck are always 4."""
+    rows = zip(kinds, POOLS, channels, states, strict=True)
+    return ClassifierTable(tuple(Row(kind, r, c, n, 4 if kind == BOTTLENECK else 1) for kind, r, c, n in rows))
+
+
+HYBRID = (FULL, FULL, BOTTLENECK, BOTTLENECK, POINTWISE, POINTWISE)
+FOURS = (4, 4, 4, 4, 4, 4)
+
+# fmt: off
+CLASSIFIERS: dict[str, ClassifierTable] = {
+    "kws-separable-2":   keywords((SEPARABLE,) * 6,  (2, 4, 8, 16, 32, 64),       FOURS),
+    "kws-separable-4":   keywords((SEPARABLE,) * 6,  (4, 8, 16, 32, 64, 128),     FOURS),
+    "kws-separable-8":   keywords((SEPARABLE,) * 6,  (8, 16, 32, 64, 128, 256),   FOURS),
+    "kws-separable-16":  keywords((SEPARABLE,) * 6,  (16, 32, 64, 128, 256, 512), FOURS),
+    "kws-s6-2":          keywords((SELECTIVE,) * 6,  (2, 4, 8, 16, 32, 64),       FOURS),
+    "kws-s6-4":          keywords((SELECTIVE,) * 6,  (4, 8, 16, 32, 64, 128),     FOURS),
+    "kws-s6-8":          keywords((SELECTIVE,) * 6,  (8, 16, 32, 64, 128, 256),   FOURS),
+    "kws-s6-16":         keywords((SELECTIVE,) * 6,  (16, 32, 64, 128, 256, 512), FOURS),
+    "kws-pointwise-2":   keywords((POINTWISE,) * 6,  (2, 4, 8, 16, 32, 64),       (4, 8, 16, 32, 64, 128)),
+    "kws-pointwise-4":   keywords((POINTWISE,) * 6,  (4, 8, 16, 32, 64, 128),     (8, 16, 32, 64, 128, 256)),
+    "kws-pointwise-8":   keywords((POINTWISE,) * 6,  (8, 16, 32, 64, 128, 256),   (16, 32, 64, 128, 256, 512)),
+    "kws-full-2":        keywords((FULL,) * 6,       (2, 4, 8, 16, 32, 64),       FOURS),
+    "kws-full-4":        keywords((FULL,) * 6,       (4, 8, 16, 32, 64, 128),     FOURS),
+    "kws-full-8":        keywords((FULL,) * 6,       (8, 16, 32, 64, 128, 256),   FOURS),
+    "kws-bottleneck-2":  keywords((BOTTLENECK,) * 6, (2, 4, 8, 16, 32, 64),       (4, 8, 16, 32, 64, 128)),
+    "kws-bottleneck-4":  keywords((BOTTLENECK,) * 6, (4, 8, 16, 32, 64, 128),     (8, 16, 32, 64, 128, 256)),
+    "kws-bottleneck-8":  keywords((BOTTLENECK,) * 6, (8, 16, 32, 64, 128, 256),   (16, 32, 64, 128, 256, 512)),
+    "kws-hybrid-2":      keywords(HYBRID,            (2, 4, 8, 16, 32, 64),       (4, 4, 16, 32, 64, 128)),
+    "kws-hybrid-4":      keywords(HYBRID,            (4, 8, 16, 32, 64, 128),     (4, 4, 32, 64, 128, 256)),
+    "kws-hybrid-8":      keywords(HYBRID,            (8, 16, 32, 64, 128, 256),   (4, 4, 64, 128, 256, 512)),
+}
+# fmt: on
+
+
+def complex_blocks(table: ClassifierTable) -> ClassifierTable:
+    """The same table with complex projections."""
+    return replace(table, blocks=tuple(replace(row, complex=True) for row in table.blocks))
+
+
+CLASSIFIERS |= {f"kws-hybrid-complex-{w}": complex_blocks(CLASSIFIERS[f"kws-hybrid-{w}"]) for w in (2, 4, 8)}
+
+
+# Raw speech denoising: an hourglass.
+
+# fmt: off
+DENOISER = DenoiserTable(
+    encoder=(
+        #   kind        r  channels  states
+        Row(FULL,       4,  16,  16),
+        Row(FULL,       4,  32,   4),
+        Row(BOTTLENECK, 2,  64, 128, 4),
+        Row(BOTTLENECK, 2,  96, 128, 4),
+        Row(POINTWISE,  2, 128, 256),
+        Row(POINTWISE,  2, 256, 256),
+    ),
+    middle=(
+        Row(POINTWISE,  1, 256, 256),
+        Row(POINTWISE,  1, 256, 256),
+    ),
+    decoder=(
+        Row(POINTWISE,  2, 128, 256),
+        Row(POINTWISE,  2,  96, 256),
+        Row(BOTTLENECK, 2,  64, 128, 4),
+        Row(BOTTLENECK, 2,  32, 128, 4),
+        Row(FULL,       4,  16,   4),
+        Row(FULL,       4,   1,  16),
+    ),
+    output=(
+        Row(FULL,       1,   1,  16),
+        Row(FULL,       1,   1,  16),
+    ),
+)
+# fmt: on
+
+
+def homogeneous(kind: str, states: int, substates: int = 1) -> DenoiserTable:
+    """The same resampling factors and channels, with one kind of block throughout."""
+
+    def rows(given: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(replace(row, kind=kind, states=states, substates=substates) for row in given)
+
+    d = DENOISER
+    return DenoiserTable(rows(d.encoder), rows(d.middle), rows(d.decoder), rows(d.output))
+
+
+DENOISERS: dict[str, DenoiserTable] = {
+    "hybrid": DENOISER,
+    "hybrid-slim": replace(DENOISER, middle=()),
+    "hybrid-conv": replace(DENOISER, conv=4),
+    "separable": homogeneous(SEPARABLE, 64),
+    "s6": homogeneous(SELECTIVE, 64),
+    "pointwise": homogeneous(POINTWISE, 256),
+    "bottleneck": homogeneous(BOTTLENECK, 256, 4),
+    "full": homogeneous(FULL, 4),
+}
+
+
+# Speech recognition: a backbone of 12 blocks and a head of 6; only the first of a stack resamples.
+
+# fmt: off
+RECOGNIZER = RecognizerTable(
+    backbone=(
+        #   kind        r  channels  states
+        Row(FULL,       5,  16,   64),
+        Row(FULL,       4,  32,    4),
+        Row(BOTTLENECK, 2,  64,  128, 4, times=2),
+        Row(BOTTLENECK, 2, 128,  256, 4, times=2),
+        Row(POINTWISE,  2, 256,  512, times=2),
+        Row(POINTWISE,  2, 512, 1024, times=4),
+    ),
+    head=(
+        Row(POINTWISE,  4, 512, 1024),
+        Row(POINTWISE,  2, 512, 1024),
+        Row(POINTWISE,  1, 512, 1024, times=4),
+    ),
+)
+# fmt: on
+
+RECOGNIZERS: dict[str, RecognizerTable] = {
+    "base": RECOGNIZER,
+    "ffn": replace(RECOGNIZER, module="ffn"),
+    "conv": replace(RECOGNIZER, module="conv"),
+    "mamba": replace(RECOGNIZER, module="conv", gated=4),
+}
+
+NAMES: tuple[str, ...] = (
+    *CLASSIFIERS,
+    *(f"denoiser/{name}" for name in DENOISERS),
+    *(f"recognizer/{name}" for name in RECOGNIZERS),
+)
+
+
+def names() -> list[str]:
+    """Every network by name."""
+    return list(NAMES)
