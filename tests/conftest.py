@@ -13,9 +13,17 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-@pytest.fixture
-def device() -> Any:
-    """CUDA where there is one, else the CPU."""
+def _devices() -> list[str]:
+    try:
+        import torch
+    except ImportError:
+        return ["cpu"]
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+@pytest.fixture(params=_devices())
+def device(request: pytest.FixtureRequest) -> Any:
+    """The CPU, and CUDA too where there is one."""
     import torch
 
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(request.param)

@@ -98,15 +98,24 @@ class Program:
             length = n if out.domain == "frequency" else 0
             return Mix(x.indices, y.indices, out.indices, length), 1, lambda values, log_a: [values[y.number]]
         if step.kind == "multiply":
-            summed = any(i in y.indices and i not in out.indices for i in x.indices)
-            sizes = tuple((i, self.size[i]) for i in y.indices if i != "f")
-            link: Link = Scale(x.indices, y.indices, out.indices, n)
-            if summed:
-                link = Multiply(x.indices, y.indices, out.indices, n, sizes)
-            return link, 1, lambda values, log_a: [values[y.number]]
+            return self._multiply(step)
         if step.kind == "direct":
             return self._direct(step)
         return self._chunked(step)
+
+    def _multiply(self, step: Step) -> tuple[Link, int, Maker]:
+        """A kernel that is transformed just for this step is given to the link in time."""
+        x, y = step.inputs
+        source = next((s for s in self.others if s.kind == "rfft" and s.output.number == y.number), None)
+        number, samples = y.number, 0
+        if source is not None:
+            self.others.remove(source)
+            number, samples = source.inputs[0].number, self.plan.kernel_length
+        link: Link = Scale(x.indices, y.indices, step.output.indices, self.plan.fft_length, samples)
+        if any(i in y.indices and i not in step.output.indices for i in x.indices):
+            sizes = tuple((i, self.size[i]) for i in y.indices if i != "f")
+            link = Multiply(x.indices, y.indices, step.output.indices, self.plan.fft_length, sizes, samples)
+        return link, 1, lambda values, log_a: [values[number][..., :samples] if samples else values[number]]
 
     def _direct(self, step: Step) -> tuple[Link, int, Maker]:
         x, y = step.inputs
@@ -144,6 +153,8 @@ class Program:
                 indices, wanted = indices.replace(self.expression.time, "") + "η", value.indices + "η"
                 values[value.number] = align(operand.weight, indices, wanted)
                 continue
+            if value.number == self.expression.kernel:  # lags beyond the signal are never heard
+                operand = operand.narrow(indices.index(self.expression.time), 0, self.plan.kernel_length)
             wanted = self.entering if value.signal else value.indices
             lone = [axis for axis, i in enumerate(indices) if i not in wanted]
             operand = operand.sum(lone) if lone else operand
