@@ -141,14 +141,15 @@ def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
         once = 1.5 * r.moved(result)
         return r.done(flops, once, 3 * once, result, signal=True)
     matrices = r.bins * shared
-    into, outof = r.count(x) * r.bins, r.count(out) * r.bins
+    into, outof, kernel = r.count(x) * r.bins, r.count(out) * r.bins, r.count(k) * r.bins
     tiles = r.tiles(2 * max(into, outof) / (r.size[r.batch] if r.batch else 1))
     columns = max(1.0, own / tiles)
-    forward = tiles * r.gemm(matrices, fresh, depth, columns, True) + r.moved(2 * into) / 2 + r.turned(outof)
+    product = tiles * r.gemm(matrices, fresh, depth, columns, True)
+    forward = product + r.turned(into) + r.turned(outof) + r.turned(kernel)
     back = tiles * (r.gemm(matrices, depth, fresh, columns, True) + r.gemm(matrices, fresh, columns, depth, True))
-    back += r.moved(2 * outof) / 2 + r.turned(into)
-    if tiles > 1:
-        back -= r.turned(outof) + tiles * r.gemm(matrices, fresh, depth, columns, True)
+    back += r.turned(outof) + 2 * r.turned(into) + r.turned(kernel) + tiles * r.moved(2 * kernel)
+    if tiles > 1:  # what is computed again stops before the product
+        back -= r.turned(outof) + r.turned(kernel) + product
     return r.done(flops, forward, back, result, signal=True)
 
 
@@ -193,7 +194,9 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
     back = sum(r.gemm(b, m, n, k) + r.gemm(b, k, m, n) for b, m, k, n in gemms)
     tiles = r.tiles(max(states, r.count(out) * r.samples) / (r.size[r.batch] if r.batch else 1))
     loop = tiles * chunks * 0.5 * r.device.call + r.moved(states)
-    copies = r.moved((r.count(x) + 2 * r.count(out)) * r.samples) + r.turned(states, REAL)
+    copies = r.moved((r.count(x) + r.count(out)) * r.samples) + r.moved(states)
+    if any(i in x and i not in out for i in modes):  # the states are driven and read along different indices
+        copies += 2 * r.turned(states, REAL)
     tables = chunk * (2.0 * r.count(modes) / r.device.exp) + 3 * r.moved(r.count(kernel) * chunk * chunk)
     tables += 2 * r.moved(r.count(weight) * chunk * 4) + 40 * r.device.call
     flops = sum(2.0 * b * m * k * n for b, m, k, n in gemms)

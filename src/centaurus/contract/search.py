@@ -97,8 +97,16 @@ class Search:
         self.own = "".join(owned)
         self.batch = owned[0] if owned else ""
         self.rates = Rates(problem.device, self.size, samples, kernel, self.fft, self.batch, problem.backward)
-        self.order = "".join(dict.fromkeys(i for op in (*e.operands, e.output) for i in op if i != e.time))
+        found = dict.fromkeys(i for op in (*e.operands, e.output) for i in op if i != e.time)
+        self.order = "".join(sorted(found, key=self._rank))
         self._needed: dict[int, str] = {}
+
+    def _rank(self, index: str) -> int:
+        """Order of indices in memory: what signal, kernel and output share, then new channels, then summed ones."""
+        e = self.problem.expression
+        if index not in e.output:
+            return 2
+        return 0 if index in e.operands[e.signal] else 1
 
     def needed(self, mask: int) -> str:
         """Indices of a merged set that something outside still needs, without time; the signal's own go last."""

@@ -110,8 +110,7 @@ class Chunked(Link):
         """Output from the signal inside each chunk and the state before it."""
         signal, out, _, out_of = self.indices()
         y = pair(split(x, self.chunk), signal, tensors[0], self.kernel + "πκ", out)
-        past = pair(self._before(states), self.states + "η", tensors[2], out_of, out)
-        return joined(y + past, x.shape[-1])
+        return joined(pair(self._before(states), self.states + "η", tensors[2], out_of, out, onto=y), x.shape[-1])
 
     def _before(self, states: Tensor) -> Tensor:
         axis = self.states.index("γ")
@@ -144,5 +143,4 @@ class Chunked(Link):
         if not want_x:
             return None, own
         back = pair(blocks, out, tensors[0], self.kernel + "πκ", signal)
-        back = back + pair(dz, states, tensors[1], into, signal)
-        return joined(back, grad.shape[-1]), own
+        return joined(pair(dz, states, tensors[1], into, signal, onto=back), grad.shape[-1]), own

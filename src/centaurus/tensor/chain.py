@@ -69,7 +69,7 @@ class _Run(torch.autograd.Function):
                 x = y
             result = _place(chain, u, result, x, start, held)
             start += x.shape[chain.left.index(chain.batch)] if chain.batch else 0
-        ctx.chain, ctx.trail = chain, trail
+        ctx.chain, ctx.trail, ctx.prepared = chain, trail, prepared if any(ctx.needs_input_grad) else []
         ctx.save_for_backward(u, *tensors)
         assert result is not None
         return result
@@ -81,7 +81,7 @@ class _Run(torch.autograd.Function):
         u, *tensors = ctx.saved_tensors
         groups = chain.groups(tensors)
         wanted = chain.groups(ctx.needs_input_grad[2:])
-        prepared = [link.prepare(group) for link, group in zip(chain.links, groups, strict=True)]
+        prepared = ctx.prepared
         first = next((p for p, group in enumerate(wanted) if any(group)), len(chain.links))
         inputs = chain.tiles(u.permute([chain.signal.index(i) for i in chain.held]), chain.held)
         outputs = chain.tiles(grad.permute([chain.out.index(i) for i in chain.left]), chain.left)

@@ -128,32 +128,45 @@ class Spectrum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Scale(Link):
-    """Signal spectrum times kernel spectrum where no index is summed."""
+    """Signal spectrum times kernel spectrum where no index is summed.
+
+    With ``samples`` the tensor is the kernel in time, and its transform happens here.
+    """
 
     signal: str
     other: str
     out: str
     length: int
+    samples: int = 0
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        return [torch.fft.rfft(padded(tensors[0], self.length))] if self.samples else tensors
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
         return pair(tensors[0], self.other, x, self.signal, self.out), None
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        conjugate = tensors[0].conj().resolve_conj()
+        conjugate = torch.conj_physical(tensors[0])
         back = pair(conjugate, self.other, grad, self.out, self.signal) if want_x else None
-        return back, [pair(grad, self.out, x.conj().resolve_conj(), self.signal, self.other)]
+        return back, [pair(grad, self.out, torch.conj_physical(x), self.signal, self.other)]
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
-        weights = bin_weights(tensors[0].movedim(self.other.index(self.signal[-1]), -1), self.length)
-        return [totals[0] * align(weights, self.signal[-1], self.other)]
+        return [_outside(totals[0], self.length, self.samples)]
+
+
+def _outside(total: Tensor, length: int, samples: int) -> Tensor:
+    """The gradient of a kernel spectrum as that of the kernel in time, or of the spectrum for autograd outside."""
+    if samples:
+        return torch.fft.irfft(total, n=length)[..., :samples]
+    return total * bin_weights(total, length)
 
 
 @dataclass(frozen=True)
 class Multiply(Link):
     """Signal spectrum times kernel spectrum, summing channels: one complex GEMM for every bin.
 
-    With the spectrum as matrices X (channels, batch) and G the conjugate of the gradient's:
-    Y = K X, conj(dX) = Kᵀ G, conj(dK) = G Xᵀ, so that no GEMM meets a conjugated operand.
+    Either side becomes matrices (shared, rows, columns) with the bins outermost by one flat transposition.
+    With ``samples`` the tensor is the kernel in time, and its transform happens here.
     """
 
     signal: str
@@ -161,59 +174,59 @@ class Multiply(Link):
     out: str
     length: int
     sizes: tuple[tuple[str, int], ...]  # of the kernel's indices
+    samples: int = 0
 
     def _groups(self) -> tuple[str, str, str, str]:
         """Indices that are shared, summed, the signal's own, and new from the kernel."""
-        signal, other, out = self.signal[:-1], self.other, self.out
+        signal, other = self.signal[:-1], self.other[:-1]
         return (
-            "".join(i for i in signal if i in other and i in out),
-            "".join(i for i in signal if i in other and i not in out),
+            "".join(i for i in signal if i in other and i in self.out),
+            "".join(i for i in signal if i in other and i not in self.out),
             "".join(i for i in signal if i not in other),
-            "".join(i for i in other if i not in self.signal),
+            "".join(i for i in other if i not in signal),
         )
 
+    def _bins(self, x: Tensor, indices: str, rows: str, columns: str) -> Tensor:
+        """(…, f) to matrices (f·shared, rows, columns)."""
+        shared = self._groups()[0]
+        x = x.permute([indices.index(i) for i in shared + rows + columns + indices[-1]])
+        s, f, sizes = len(shared), x.shape[-1], x.shape[:-1]
+        x = x.reshape(-1, f).t().contiguous()
+        return x.view(f * math.prod(sizes[:s]), math.prod(sizes[s : s + len(rows)]), -1)
+
+    def _rows(self, bins: Tensor, order: str, sizes: dict[str, int], out: str) -> Tensor:
+        """Matrices back to (…, f) in the order of ``out``."""
+        f = sizes[out[-1]]
+        x = bins.view(f, -1).t().contiguous().view([sizes[i] for i in order] + [f])
+        return x.permute([(order + out[-1]).index(i) for i in out])
+
     def prepare(self, tensors: Tensors) -> Tensors:
-        shared, summed, _, fresh = self._groups()
-        order = self.signal[-1] + shared + fresh + summed
-        kernel = tensors[0].permute([self.other.index(i) for i in order]).contiguous()
-        s = 1 + len(shared)
-        return [kernel.view(math.prod(kernel.shape[:s]), math.prod(kernel.shape[s : s + len(fresh)]), -1)]
-
-    def _bins(self, x: Tensor, indices: str, group: str) -> Tensor:
-        """(…, f) to matrices (f·shared, group, own)."""
-        shared, _, own, _ = self._groups()
-        x = x.permute([indices.index(i) for i in indices[-1] + shared + group + own]).contiguous()
-        s = 1 + len(shared)
-        return x.view(math.prod(x.shape[:s]), math.prod(x.shape[s : s + len(group)]), -1)
-
-    def _product(self, kernel: Tensor, bins: Tensor, rows: str, like: Tensor, indices: str, out: str) -> Tensor:
-        """kernel @ bins, laid out as ``out``."""
-        shared, _, own, _ = self._groups()
-        sizes = dict(self.sizes) | dict(zip(indices, like.shape, strict=True))
-        order, f = shared + rows + own, like.shape[-1]
-        turned = torch.bmm(kernel, bins).view(f, -1).t().contiguous().view(*(sizes[i] for i in order), f)
-        return turned.permute([(order + out[-1]).index(i) for i in out])
+        _, summed, _, fresh = self._groups()
+        kernel = torch.fft.rfft(padded(tensors[0], self.length)) if self.samples else tensors[0]
+        return [self._bins(kernel, self.other, fresh, summed)]
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
+        shared, _, own, fresh = self._groups()
         bins = self.recall(x, tensors)
-        return self._product(tensors[0], bins, self._groups()[3], x, self.signal, self.out), bins
+        sizes = dict(self.sizes) | dict(zip(self.signal, x.shape, strict=True))
+        return self._rows(torch.bmm(tensors[0], bins), shared + fresh + own, sizes, self.out), bins
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
-        return self._bins(x, self.signal, self._groups()[1])
+        _, summed, own, _ = self._groups()
+        return self._bins(x, self.signal, summed, own)
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        _, summed, _, fresh = self._groups()
-        bins = self._bins(grad.conj(), self.out, fresh)
-        own = [torch.bmm(bins, kept.mT)]
+        shared, summed, own, fresh = self._groups()
+        bins = self._bins(grad, self.out, fresh, own)
+        kernel = [torch.bmm(bins, torch.conj_physical(kept).mT)]
         if not want_x:
-            return None, own
-        return self._product(tensors[0].mT, bins, summed, grad, self.out, self.signal).conj_physical_(), own
+            return None, kernel
+        sizes = dict(self.sizes) | dict(zip(self.out, grad.shape, strict=True))
+        back = torch.bmm(torch.conj_physical(tensors[0]).mT, bins)
+        return self._rows(back, shared + summed + own, sizes, self.signal), kernel
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
         shared, summed, _, fresh = self._groups()
-        order = self.signal[-1] + shared + fresh + summed
-        sizes = dict(zip(self.other, tensors[0].shape, strict=True))
-        total = totals[0].view([sizes[i] for i in order]).conj_physical()
-        total = total.permute([order.index(i) for i in self.other])
-        weights = bin_weights(total.movedim(self.other.index(self.signal[-1]), -1), self.length)
-        return [total * align(weights, self.signal[-1], self.other)]
+        sizes = dict(self.sizes) | {self.other[-1]: self.length // 2 + 1}
+        total = self._rows(totals[0], shared + fresh + summed, sizes, self.other)
+        return [_outside(total, self.length, self.samples)]

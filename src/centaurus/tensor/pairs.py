@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 
-def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str) -> Tensor:
-    """Contract two tensors; in memory the result is (shared indices, x's own, y's own), returned as a view."""
+def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: Tensor | None = None) -> Tensor:
+    """Contract two tensors; in memory the result is (shared indices, x's own, y's own), returned as a view.
+
+    ``onto`` is a result of the same shape to add to: inside the GEMM, in place, where it lies in memory as this would.
+    """
     if x.is_complex() != y.is_complex():
         if x.is_complex():
             x, x_indices = torch.view_as_real(x), x_indices + "~"
@@ -20,7 +23,8 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str) -> Tens
     y, y_indices = _without_lone(y, y_indices, x_indices + out)
     summed = [index for index in x_indices if index in y_indices and index not in out]
     if not summed:
-        return align(x, x_indices, out) * align(y, y_indices, out)
+        product = align(x, x_indices, out) * align(y, y_indices, out)
+        return product if onto is None else onto + product
     shared = [index for index in x_indices if index in y_indices and index in out]
     rows = [index for index in x_indices if index not in y_indices]
     columns = [index for index in y_indices if index not in x_indices]
@@ -28,12 +32,19 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str) -> Tens
     left = x.permute([x_indices.index(index) for index in shared + rows + summed])
     right = y.permute([y_indices.index(index) for index in shared + summed + columns])
     b, m, k, n = (math.prod([size[index] for index in group]) for group in (shared, rows, summed, columns))
+    order = shared + rows + columns
+    back = [order.index(index) for index in out]
+    if onto is not None:
+        base = onto.permute([out.index(index) for index in order])
+        if base.is_contiguous():
+            base.view(b, m, n).baddbmm_(left.reshape(b, m, k), right.reshape(b, k, n))
+            return onto
+        return onto + pair(x, x_indices, y, y_indices, out)
     if b == 1:
         product = left.reshape(m, k) @ right.reshape(k, n)
     else:
         product = torch.bmm(left.reshape(b, m, k), right.reshape(b, k, n))
-    order = shared + rows + columns
-    return product.reshape([size[index] for index in order]).permute([order.index(index) for index in out])
+    return product.reshape([size[index] for index in order]).permute(back)
 
 
 def align(x: Tensor, indices: str, out: str) -> Tensor:
