@@ -137,16 +137,25 @@ class SSM(Layer):
             y = y.reshape(u.shape[0], self.out_channels, u.shape[-1])
         return y.to(torch.promote_types(u.dtype, self.log_dt.dtype)), after
 
-    def _whole(self, u: Tensor) -> Tensor:
-        """A whole signal from zero history, as planned."""
+    def run_program(self, program: Program, u: Tensor) -> Tensor:
+        """A whole signal by a program of your own choice, e.g. of a runner-up of ``plan``."""
+        y = program(self._operands(_unfold(self.topology, u)))
+        return y.reshape(u.shape[0], self.out_channels, u.shape[-1])
+
+    def _operands(self, u: Tensor) -> list[Any]:
+        """Operands of the planned expression, in its order."""
         t = self.topology
         log_a, w = self._modes(u.dtype)
-        expression, modes, phase = _planned_expression(t)
-        weight = Modes(self._weight(w, u.dtype, fold=t.complex), log_a)
-        given: dict[str, Any] = {"u": u, "K": weight}
-        operands = [given[n] if n in given else self.get_parameter(n).to(u.dtype) for n in expression.names]
+        given: dict[str, Any] = {"u": u, "K": Modes(self._weight(w, u.dtype, fold=t.complex), log_a)}
+        names = _planned_expression(t)[0].names
+        return [given[n] if n in given else self.get_parameter(n).to(u.dtype) for n in names]
+
+    def _whole(self, u: Tensor) -> Tensor:
+        """A whole signal from zero history, as planned."""
+        operands = self._operands(u)
+        expression, modes, phase = _planned_expression(self.topology)
         if self.strategy in ("natural", "paper"):
-            return run_baseline(self.strategy, expression, t.before(), operands, modes)
+            return run_baseline(self.strategy, expression, self.topology.before(), operands, modes)
         backward = torch.is_grad_enabled() and (u.requires_grad or self.log_dt.requires_grad)
         sizes = (("b", u.shape[0]), ("t", u.shape[-1]), *self._planned_sizes())
         return _program(self.strategy, expression, sizes, modes, phase, u.device.type, backward)(operands)

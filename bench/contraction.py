@@ -1,0 +1,243 @@
+"""Forward and backward of one block against Listing 1 and the natural order, over the paper's scaling grid.
+
+    python bench/contraction.py [--quick] [--compiled] [--layers] [--out out/contraction]
+
+Writes JSON and a plot like the paper's three scaling figures. Alternatives take turns in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import listing1
+import torch
+from timing import Run, alternate, machine, peak_bytes
+from torch import Tensor
+
+from centaurus.contract.execute import Program
+from centaurus.ssm import SSM
+
+BASE = {"batch": 256, "states": 256, "length": 2048}
+H_IN, H_OUT, SUBSTATES = 16, 32, 16
+AXIS = (32, 64, 128, 256, 512, 1024, 2048)
+LAYERS = {
+    "kws (batch 64)": [
+        ("full", 1, 8, 4, 1, 64, 16000),
+        ("full", 8, 16, 4, 1, 64, 4000),
+        ("bottleneck", 16, 32, 64, 4, 64, 1000),
+        ("bottleneck", 32, 64, 128, 4, 64, 500),
+        ("pointwise", 64, 128, 256, 1, 64, 250),
+        ("pointwise", 128, 256, 512, 1, 64, 125),
+    ],
+    "denoiser (batch 8, 2^15 samples)": [
+        ("full", 1, 1, 16, 1, 8, 32768),
+        ("full", 16, 16, 4, 1, 8, 8192),
+        ("bottleneck", 32, 32, 128, 4, 8, 2048),
+        ("bottleneck", 64, 64, 128, 4, 8, 1024),
+        ("pointwise", 96, 96, 256, 1, 8, 512),
+        ("pointwise", 128, 128, 256, 1, 8, 256),
+        ("pointwise", 256, 256, 256, 1, 8, 128),
+    ],
+    "recogniser (batch 2, 2^17 samples)": [
+        ("full", 1, 1, 64, 1, 2, 131072),
+        ("full", 16, 16, 4, 1, 2, 26214),
+        ("bottleneck", 32, 32, 128, 4, 2, 6553),
+        ("bottleneck", 64, 64, 256, 4, 2, 3276),
+        ("pointwise", 128, 128, 512, 1, 2, 1638),
+        ("pointwise", 256, 256, 1024, 1, 2, 819),
+        ("pointwise", 512, 512, 1024, 1, 2, 409),
+    ],
+}
+
+
+def both_ways(layer: SSM, u: Tensor, grad: Tensor, program: Program | None = None) -> Run:
+    """Forward and backward with gradients of the signal and every parameter."""
+    wanted = [u, *layer.parameters()]
+
+    def run() -> object:
+        y = layer(u) if program is None else layer.run_program(program, u)
+        return torch.autograd.grad(y, wanted, grad)
+
+    return run
+
+
+def listing(layer: SSM, u: Tensor, grad: Tensor, natural: bool = False) -> Run:
+    """The printed code with this layer's parameters."""
+    dt = layer.log_dt.detach().exp().requires_grad_()
+    a = torch.complex(-torch.nn.functional.softplus(layer.A_real.detach()), layer.A_imag.detach()).requires_grad_()
+    b, c, e = (layer.get_parameter(n).detach().clone().requires_grad_() for n in "BCE")
+    with torch.no_grad():
+        y, z = layer(u), listing1.ssm_bottleneck(u, dt, a, b, c, e, natural)
+        assert (y - z).abs().max() < 1e-4 * y.abs().max(), "Listing 1 and the layer disagree"
+
+    def run() -> object:
+        return torch.autograd.grad(listing1.ssm_bottleneck(u, dt, a, b, c, e, natural), [u, dt, a, b, c, e], grad)
+
+    return run
+
+
+def choices(layer: SSM, u: Tensor, grad: Tensor) -> dict[str, Any]:
+    """The planner's choice and its runners-up, measured: is the choice the fastest within 15 %?"""
+    plan = layer.plan(u.shape[0], u.shape[-1])
+    plans = [plan, *plan.runners_up]
+    runs = {str(place): both_ways(layer, u, grad, Program(p)) for place, p in enumerate(plans)}
+    seconds = alternate(runs, rounds=5, budget=6.0)
+    fastest = min(seconds.values())
+    return {
+        "plan": plan.summary(),
+        "estimated": plan.seconds,
+        "chosen_over_fastest": seconds["0"] / fastest,
+        "plans": [
+            {"plan": p.summary(), "estimated": p.seconds, "measured": seconds[str(i)]} for i, p in enumerate(plans)
+        ],
+    }
+
+
+def grid_point(batch: int, states: int, length: int, rounds: int, compiled: bool) -> dict[str, Any]:
+    """One shape: seconds, ratios, peak memory, the plan."""
+    torch.manual_seed(0)
+    layer = SSM("bottleneck", H_IN, H_OUT, states=states, substates=SUBSTATES)
+    u, grad = torch.randn(batch, H_IN, length, requires_grad=True), torch.randn(batch, H_OUT, length)
+    runs = {"planned": both_ways(layer, u, grad), "listing1": listing(layer, u, grad)}
+    natural_bytes = 8 * batch * states * 2 * length * 6
+    if natural_bytes < 14e9:
+        runs["natural"] = listing(layer, u, grad, natural=True)
+    if compiled:
+        eager = listing1.get_kernel
+        listing1.get_kernel = torch.compile(eager)
+        try:
+            runs["listing1_compiled"] = _bound(listing(layer, u, grad), listing1.get_kernel, eager)
+            runs["listing1_compiled"]()
+        finally:
+            listing1.get_kernel = eager
+    seconds = alternate(runs, rounds=rounds)
+    point: dict[str, Any] = {"batch": batch, "states": states, "length": length, "seconds": seconds}
+    point["ratio"] = {name: seconds[name] / seconds["planned"] for name in seconds if name != "planned"}
+    point["peak_bytes"] = {name: peak_bytes(runs[name]) for name in ("planned", "listing1")}
+    point["memory_ratio"] = point["peak_bytes"]["planned"] / point["peak_bytes"]["listing1"]
+    point["kernel_dominates"] = states * SUBSTATES > batch * (H_IN + H_OUT) / 4
+    return point | choices(layer, u, grad)
+
+
+def _bound(run: Run, kernel: Any, eager: Any) -> Run:
+    """Run with the compiled kernel function in place."""
+
+    def inner() -> object:
+        listing1.get_kernel = kernel
+        try:
+            return run()
+        finally:
+            listing1.get_kernel = eager
+
+    return inner
+
+
+def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int) -> dict[str, Any]:
+    """A layer of a network: planned against the paper's way and the natural order."""
+    name, i, j, n, m, batch, length = row
+    torch.manual_seed(0)
+    layer = SSM(name, i, j, states=n, substates=m)
+    u = torch.randn(i, batch, length).permute(1, 0, 2).requires_grad_()
+    grad = torch.randn(j, batch, length).permute(1, 0, 2)
+
+    def strategy(which: str) -> Run:
+        inner = both_ways(layer, u, grad)
+
+        def run() -> object:
+            layer.strategy = which
+            return inner()
+
+        return run
+
+    seconds = alternate({which: strategy(which) for which in ("planned", "paper", "natural")}, rounds, budget=8.0)
+    layer.strategy = "planned"
+    point: dict[str, Any] = {"layer": f"{name} {i}→{j} {n}×{m}", "batch": batch, "length": length, "seconds": seconds}
+    point["ratio"] = {which: seconds[which] / seconds["planned"] for which in ("paper", "natural")}
+    return point | choices(layer, u, grad)
+
+
+def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures that the bar is about."""
+    ratios = [p["ratio"]["listing1"] for p in points]
+    dominated = [p["ratio"]["listing1"] for p in points if p["kernel_dominates"]]
+    other = [p["ratio"]["listing1"] for p in points if not p["kernel_dominates"]]
+    return {
+        "geometric_mean": math.exp(sum(map(math.log, ratios)) / len(ratios)),
+        "lowest": min(ratios),
+        "lowest_where_kernel_dominates": min(dominated, default=math.nan),
+        "lowest_elsewhere": min(other, default=math.nan),
+        "largest_memory_ratio": max(p["memory_ratio"] for p in points),
+    }
+
+
+def plot(points: list[dict[str, Any]], path: Path) -> None:
+    """Three panels as in the paper: time over batch, states and length."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), constrained_layout=True)
+    styles = {"planned": "o-", "listing1": "s--", "listing1_compiled": "d:", "natural": "^:"}
+    for axis, which in zip(axes, BASE, strict=True):
+        line = [p for p in points if all(p[k] == BASE[k] for k in BASE if k != which)]
+        line.sort(key=lambda p: p[which])
+        for name, style in styles.items():
+            chosen = [p for p in line if name in p["seconds"]]
+            if chosen:
+                axis.plot([p[which] for p in chosen], [p["seconds"][name] * 1e3 for p in chosen], style, label=name)
+        axis.set(xscale="log", yscale="log", xlabel=which, ylabel="forward + backward [ms]")
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Run, print a line a shape, write what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="four values an axis, three rounds")
+    parser.add_argument("--compiled", action="store_true", help="also Listing 1 with a compiled get_kernel")
+    parser.add_argument("--layers", action="store_true", help="only the layers of the networks")
+    parser.add_argument("--out", default="out/contraction")
+    options = parser.parse_args()
+    assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rounds = 3 if options.quick else 5
+    result: dict[str, Any] = {"machine": machine(), "grid": [], "layers": {}}
+    if not options.layers:
+        values = AXIS[::2] if options.quick else AXIS
+        shapes = sorted({tuple((BASE | {axis: value}).values()) for axis in BASE for value in values})
+        for shape in shapes:
+            point = grid_point(*shape, rounds, options.compiled)
+            result["grid"].append(point)
+            print(
+                f"batch {shape[0]:5d} states {shape[1]:5d} length {shape[2]:5d}: "
+                f"{point['seconds']['planned'] * 1e3:8.1f} ms, "
+                + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in point["ratio"].items())
+                + f", memory {point['memory_ratio']:.2f}, chosen/fastest {point['chosen_over_fastest']:.2f}",
+                flush=True,
+            )
+        result["summary"] = summary(result["grid"])
+        print(json.dumps(result["summary"], indent=1))
+        plot(result["grid"], out.with_suffix(".png"))
+    for title, rows in LAYERS.items():
+        result["layers"][title] = [layer_point(row, rounds) for row in rows]
+        print(title)
+        for point in result["layers"][title]:
+            print(
+                f"  {point['layer']:<24} {point['seconds']['planned'] * 1e3:8.1f} ms  paper {point['ratio']['paper']:.2f}x  "
+                f"natural {point['ratio']['natural']:.2f}x  chosen/fastest {point['chosen_over_fastest']:.2f}  {point['plan']}",
+                flush=True,
+            )
+    every = [*result["grid"], *(p for rows in result["layers"].values() for p in rows)]
+    right = sum(p["chosen_over_fastest"] <= 1.15 for p in every)
+    result["choice_within_15_percent"] = f"{right} of {len(every)}"
+    print("choice within 15 % of the fastest measured plan:", result["choice_within_15_percent"])
+    out.with_suffix(".json").write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

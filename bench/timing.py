@@ -1,0 +1,48 @@
+"""Measure alternatives in one process: alternating rounds, ratios, and peak memory in a pass of its own."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+Run = Callable[[], object]
+
+
+def alternate(runs: dict[str, Run], rounds: int = 5, warm: int = 1, budget: float = 20.0) -> dict[str, float]:
+    """Seconds of each run: the median of rounds in which every alternative has its turn."""
+    for _ in range(warm):
+        for run in runs.values():
+            run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    begin = time.perf_counter()
+    for turn in range(rounds):
+        if turn >= 2 and time.perf_counter() - begin > budget:
+            break
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_bytes(run: Run) -> int:
+    """The most bytes alive at once during a run, beyond those alive before it."""
+    run()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        run()
+    events = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    live = worst = 0
+    for event in events:
+        live += event.nbytes()
+        worst = max(worst, live)
+    return worst
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    return {"torch": torch.__version__, "threads": torch.get_num_threads()}
