@@ -44,7 +44,14 @@ _HOMES = {
     "save": "centaurus.models.checkpoint",
     "load": "centaurus.models.checkpoint",
 }
-_EXTRAS = {"torch": "torch", "safetensors": "torch"}
+_EXTRAS = {
+    "torch": ("torch", "safetensors"),
+    "export": ("onnx", "onnxscript"),
+    "train": ("accelerate", "tensorboard", "tokenizers", "jiwer"),
+    "plot": ("matplotlib",),
+    "eval": ("pesq", "pystoi", "speechmos"),
+    "mic": ("sounddevice",),
+}
 
 __all__ = [*_HOMES, "__version__"]
 
@@ -69,12 +76,16 @@ def _module(name: str) -> Any:
     try:
         return import_module(_HOMES[name])
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRAS:
-            raise
-        raise ImportError(
-            f"centaurus.{name} needs {missing}, which is not installed: pip install 'centaurus-ssm[{_EXTRAS[missing]}]'"
-        ) from error
+        raise ImportError(what_to_install(error)) from error
+
+
+def what_to_install(error: ModuleNotFoundError) -> str:
+    """The error in words that name the extra which has the missing package."""
+    package = (error.name or "").partition(".")[0]
+    for extra, packages in _EXTRAS.items():
+        if package in packages:
+            return f"{package} is needed for this and is not installed: pip install 'centaurus-ssm[{extra}]'"
+    return str(error)
 
 
 def _version() -> str:

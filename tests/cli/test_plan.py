@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,7 @@ def test_a_layer_is_planned_by_topology_or_by_equation(capsys: pytest.CaptureFix
         (("bit,bit,bit->bit", "--sizes", "b=1,i=1,t=9"), ["exactly two"]),
         (("bottle", "--sizes", "i=4,n=8"), ["unknown topology 'bottle'", "bottleneck"]),
         (("depthwise", "--sizes", "i=4,n=8,z=3"), ["'z'"]),
+        (("bottleneck",), ["bottleneck", "--sizes i=16"]),
         (("no/such/model.safetensors",), ["no/such/model.safetensors"]),
     ],
 )
@@ -81,8 +84,6 @@ def test_planning_an_expression_needs_no_torch(
 def test_calibration_is_stored_where_plans_find_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     from centaurus.contract import CPU, Device, calibrate
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -90,7 +91,9 @@ def test_calibration_is_stored_where_plans_find_it(
     done = run(capsys, "calibrate")
     assert done.code == 0
     assert "1.5e+09" in done.out
-    assert Device.load("cpu").name == "this machine"
+    code = "from centaurus.contract import Device; print(Device.load('cpu').name)"
+    later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert later.stdout == "this machine\n"
     data = run(capsys, "calibrate", "--json").json()
     assert Path(data["path"]) == Device.path()
     assert data["device"]["gemm"] == 1.5e9

@@ -43,5 +43,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. Bad input and missing files or packages are one message and exit code 2, not a traceback."""
     try:
         app(args=arguments, prog_name="centaurus")
+    except ModuleNotFoundError as error:
+        from centaurus import what_to_install
+
+        output.fail(what_to_install(error))
     except (ValueError, OSError, ImportError) as error:
         output.fail(error)

@@ -1,58 +1,45 @@
-"""What a name on the command line means: a table's network, or a trained model by its file."""
+"""What a name on the command line means: a network of the tables, or a trained model by its file or shipped name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from centaurus.contract import Plan
-    from centaurus.layer import Layer, State
+    from centaurus.layer import Layer
+    from centaurus.models import Network
 
 
-def network(name: str) -> Layer:
-    """``denoiser/hybrid``, ``classifier/kws-hybrid-8``, ``recognizer/base``, a model file or a shipped model's name."""
-    import centaurus as ct
+def network(name: str) -> Network:
+    """``kws-hybrid-8``, ``denoiser/hybrid``, ``recognizer/base``, a model file or a shipped model's name."""
+    from centaurus.models import build, load, shipped
 
-    builders = {"classifier": ct.classifier, "denoiser": ct.denoiser, "recognizer": ct.recognizer}
-    kind, _, row = name.partition("/")
-    if row and kind in builders and not Path(name).is_file():
-        return builders[kind](row)
-    return ct.load(name)
+    file = Path(name).is_file() or name.endswith(".safetensors")
+    return load(name) if file or name in shipped() else build(name)
 
 
-def planned_layers(net: Layer, batch: int, length: int) -> list[tuple[str, Plan]]:
-    """Every SSM layer of a network with its plan, at the length the signal has there. Nothing is computed."""
-    import copy
+def is_topology(name: str) -> bool:
+    """Whether a layer of that name stands for one of the equations."""
+    from centaurus.ssm import EQUATIONS
 
-    import torch
-
-    from centaurus import SSM
-
-    shadow = copy.deepcopy(net).to("meta")
-    found: list[tuple[str, Plan]] = []
-
-    def watch(name: str, layer: SSM) -> None:
-        run = layer._run
-
-        def noted(u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
-            found.append((name, layer.plan(batch=u.shape[0], length=u.shape[-1])))
-            return run(u, state, keep)
-
-        object.__setattr__(layer, "_run", noted)
-
-    for name, layer in shadow.named_modules():
-        if isinstance(layer, SSM):
-            watch(name, layer)
-    with torch.no_grad():
-        shadow(torch.zeros(batch, 1, length, device="meta"))
-    return found
+    return name in EQUATIONS
 
 
-def network_names() -> list[str]:
-    """Every network of the tables."""
-    from centaurus.models import tables
+def planned_layers(net: Network, batch: int, length: int) -> list[tuple[str, Plan]]:
+    """Every SSM layer of a network with its plan, at the length the signal has there."""
+    hops = -(-length // net.hop)
+    return list(_planned("", net, batch, Fraction(hops * net.hop)))
 
-    return list(tables.NAMES)
+
+def _planned(name: str, layer: Layer, batch: int, length: Fraction) -> Iterator[tuple[str, Plan]]:
+    from centaurus.nn.containers import Composite
+    from centaurus.ssm import SSM
+
+    if isinstance(layer, SSM):
+        yield name, layer.plan(batch=batch, length=int(length))
+    elif isinstance(layer, Composite):
+        for part in layer.parts():
+            yield from _planned(f"{name}.{part.name}".lstrip("."), part.layer, batch, length * part.ratio)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from centaurus.cli import output
-from centaurus.cli.names import network, network_names
+from centaurus.cli.names import network
 
 Name = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, or a model file.")]
 Rate = Annotated[int, typer.Option(min=1, help="Samples a second.")]
@@ -23,9 +23,9 @@ class Convention(StrEnum):
 
 def models(rate: Rate = 16_000, json: output.Json = False) -> None:
     """List the networks by name, with their parameters and floating-point operations for each second of audio."""
-    import centaurus as ct
+    from centaurus.models import build, count, names
 
-    reports = {name: ct.count(network(name), rate=rate) for name in network_names()}
+    reports = {name: count(build(name), rate) for name in names()}
     if json:
         rows = [
             {"name": name, "parameters": r.parameters, "flops_per_second": r.flops_per_second}
@@ -43,9 +43,9 @@ def count(
     name: Name, rate: Rate = 16_000, convention: Convention = Convention.TABLE, json: output.Json = False
 ) -> None:
     """Count a network layer by layer: parameters, operations for each second, state, hop and latency."""
-    import centaurus as ct
+    from centaurus import models
 
-    report = ct.count(network(name), rate=rate, convention=convention.value)
+    report = models.count(network(name), rate, convention.value)
     if json:
         output.show_json(report.json())
     else:
@@ -54,9 +54,9 @@ def count(
 
 def verify(name: Name, json: output.Json = False) -> None:
     """Measure the laws a network must keep (streaming equals offline, and so on); exit with 1 where one fails."""
-    import centaurus as ct
+    from centaurus import models
 
-    report = ct.verify(network(name))
+    report = models.verify(network(name))
     if json:
         output.show_json(report.json())
     else:

@@ -27,7 +27,7 @@ def show_json(data: Any) -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table whose first column is left-aligned and whose others are numbers."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for position, column in enumerate(columns):
         table.add_column(column, justify="right" if position else "left", no_wrap=position > 0, overflow="fold")
     for row in rows:

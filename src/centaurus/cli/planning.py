@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from centaurus.cli import output
-from centaurus.cli.names import network, planned_layers
+from centaurus.cli.names import is_topology, network, planned_layers
 
 if TYPE_CHECKING:
     from centaurus.contract import Plan
@@ -31,7 +32,7 @@ def plan(
     """Show how a network, one layer or an expression will be contracted, and what that costs, before anything runs."""
     if "->" in name and "_" not in name:
         _show_plan(_plan_of_expression(name, batch, length, read_sizes(sizes)), json)
-    elif "->" in name or sizes:
+    elif "->" in name or sizes or is_topology(name):
         _show_plan(_plan_of_layer(name, batch, length, read_sizes(sizes)), json)
     else:
         _show_network(name, batch, length, steps, json)
@@ -74,9 +75,11 @@ def _named_layer(name: str, sizes: dict[str, int]) -> SSM:
     unknown = sorted(set(sizes) - set("ijnmg"))
     if unknown:
         raise ValueError(f"a {name} layer has no index {unknown[0]!r}: its sizes are among b, t, i, j, n, m, g")
+    if "i" not in sizes:
+        raise ValueError(f"a {name} layer needs its sizes, such as --sizes i=16,j=32,n=256")
     groups = sizes.get("g", 1)
-    i, j = (sizes[index] * groups if index in sizes else None for index in "ij")
-    return ct.SSM(name, i, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
+    j = sizes["j"] * groups if "j" in sizes else None
+    return ct.SSM(name, sizes["i"] * groups, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
 
 
 def _show_plan(found: Plan, json: bool) -> None:
@@ -99,19 +102,24 @@ def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -
     for layer, found in plans if steps else ():
         output.show(f"{layer}\n{found}\n")
     rows = [_row(layer, found) for layer, found in plans]
-    output.show_table(["layer", "samples", "steps", "forward", "backward", "peak"], rows)
+    output.show_table(["layer", "samples", "convolved", "fwd ms", "bwd ms", "MB"], rows)
     output.show(
-        f"{len(plans)} SSM layers, batch {batch} × {length} samples: {output.duration(seconds)} forward and backward; "
-        f"the largest layer peaks at {output.size(peak)}. Other layers are not in the estimate."
+        f"\n{len(plans)} SSM layers, batch {batch} × {length} samples: {output.duration(seconds)} forward and "
+        f"backward, {output.size(peak)} at most in one layer. Other layers are not in the estimate."
     )
 
 
 def _row(layer: str, found: Plan) -> list[str]:
     sizes: dict[str, int] = dict(found.sizes)
-    kinds = " ".join(step.kind for step in found.steps)
-    backward = found.seconds - found.forward_seconds
-    times = [output.duration(found.forward_seconds), output.duration(backward)]
-    return [f"{layer}\n  {kinds}", f"{sizes['t']}", str(len(found.steps)), *times, output.size(found.peak_bytes)]
+    ways = {"multiply": "FFT", "direct": "directly", "chunked": "chunks"}
+    way = next(f"{ways[step.kind]} {step.chunk or ''}" for step in found.steps if step.kind in ways)
+    numbers = [found.forward_seconds * 1e3, (found.seconds - found.forward_seconds) * 1e3, found.peak_bytes / 1e6]
+    return [_short(layer), str(sizes["t"]), way.strip(), *(f"{number:.1f}" for number in numbers)]
+
+
+def _short(path: str) -> str:
+    """``inside.inside.body`` as ``inside×2.body``."""
+    return re.sub(r"\b(\w+)(\.\1\b)+", lambda run: f"{run[1]}×{run[0].count('.') + 1}", path)
 
 
 def calibrate(json: output.Json = False) -> None:
