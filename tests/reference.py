@@ -50,9 +50,12 @@ def recurrence(layer: Any, u: Tensor, state: Tensor | None = None) -> tuple[Tens
     e, size = layer.topology.expression, layer.topology.size
     terms = dict(zip(e.names, e.operands, strict=True))
     into, modes, out = terms.pop("u"), terms.pop("K")[:-1], e.output
-    lost = set(into) - set(modes) - set(out)
     values = {name: _number(getattr(layer, name), len(indices)) for name, indices in terms.items()}
-    before, after = ([n for n in terms if bool(lost & set(terms[n])) is side] for side in (True, False))
+    lost, before = set(into) - set(modes + out), []
+    for _ in terms:  # what takes an index of u that K lacks acts before the state, and what takes one from that
+        before = [name for name in terms if lost & set(terms[name])]
+        lost.update(*(set(terms[name]) - set(modes + out) for name in before))
+    after = [name for name in terms if name not in before]
 
     ones = torch.ones([size[i] for i in modes], dtype=torch.complex128, device=u.device)
     dt = torch.einsum(f"{layer.topology.step_indices()},{modes}->{modes}", layer.log_dt.double().exp() + 0j, ones)
@@ -84,7 +87,7 @@ def _pick(values: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
 
 
 def selective(layer: Any, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = M Σ_n C(u) E x with Δ = softplus(low rank of u + bias); y and the last x."""
+    """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = M Σ_n C(u) E x, Δ = softplus(low rank of u + bias); y and the last x."""
     p = {name: value.double() for name, value in layer.named_parameters()}
     u = u.double()
     x = u.new_zeros(u.shape[0], *p["A_log"].shape) if state is None else state.double()

@@ -65,7 +65,7 @@ class Program:
         """Real numbers in a row of a value."""
         count = {"time": self.samples, "frequency": self.plan.fft_length + 2}.get(value.domain, 1)
         for index in value.indices:
-            if index not in (batch, self.expression.time, "f"):
+            if index not in (batch, self.expression.time, self.expression.frequency):
                 count *= self.size[index]
         return count
 
@@ -113,7 +113,7 @@ class Program:
             number, samples = source.inputs[0].number, self.plan.kernel_length
         link: Link = Scale(x.indices, y.indices, step.output.indices, self.plan.fft_length, samples)
         if any(i in y.indices and i not in step.output.indices for i in x.indices):
-            sizes = tuple((i, self.size[i]) for i in y.indices if i != "f")
+            sizes = tuple((i, self.size[i]) for i in y.indices if i in self.size)
             link = Multiply(x.indices, y.indices, step.output.indices, self.plan.fft_length, sizes, samples)
         return link, 1, lambda values, log_a: [values[number][..., :samples] if samples else values[number]]
 

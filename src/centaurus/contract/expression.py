@@ -30,6 +30,11 @@ class Expression:
         """Position of the kernel: the second operand that carries time."""
         return [p for p, op in enumerate(self.operands) if self.time in op][1]
 
+    @property
+    def frequency(self) -> str:
+        """What takes the place of time in a spectrum."""
+        return "ω" if any("f" in op for op in self.operands) else "f"
+
     def name(self, position: int) -> str:
         """The operand's letter, or its number where the expression gives none."""
         return self.names[position] if self.names else f"operand {position}"
@@ -65,8 +70,8 @@ def _check(expression: Expression, text: str) -> None:
         raise ExpressionError(f"the time index is one letter, got {expression.time!r}")
     for position, indices in enumerate([*expression.operands, expression.output]):
         where = "the output" if position == len(expression.operands) else expression.name(position)
-        if not indices.isalpha():
-            raise ExpressionError(f"{where} of {text!r} has indices {indices!r}: one or more letters are expected")
+        if not (indices.isalpha() and indices.isascii()):
+            raise ExpressionError(f"{where} of {text!r} has indices {indices!r}: one or more letters a-z are expected")
         repeated = sorted({index for index in indices if indices.count(index) > 1})
         if repeated:
             raise ExpressionError(f"index {repeated[0]!r} is repeated in {where} ({indices!r}) of {text!r}")

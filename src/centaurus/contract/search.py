@@ -264,7 +264,7 @@ def steps_of(search: Search, state: State, entry: Entry) -> tuple[Step, ...]:
         if id(entry) in numbers and entry.parents:
             return numbers[id(entry)]
         signal = bool(state.mask & search.u)
-        indices = search.indices(state) + {"time": e.time, "frequency": "f"}.get(state.domain, "")
+        indices = search.indices(state) + {"time": e.time, "frequency": e.frequency}.get(state.domain, "")
         if not entry.parents:
             position = state.mask.bit_length() - 1
             return Value(position, indices, state.domain, signal)

@@ -27,6 +27,9 @@ def advance(
     """Output and the state after the piece. Pieces up to ``longest`` samples are one chunk."""
     driven, read = phases
     indices = t.expression.operands[t.expression.signal]
+    lone = [axis for axis, i in enumerate(indices) if not any(i in later for later in ("b" + t.modes, *_later(t, "")))]
+    if lone:  # channels that are only summed
+        u, indices = u.sum(lone), "".join(i for axis, i in enumerate(indices) if axis not in lone)
     for letter in t.before():
         own = t.indices(letter) + (driven if t.is_complex(letter) else "")
         out = _result(t, indices, own, {t.modes, driven, *_later(t, letter)})
@@ -47,8 +50,8 @@ def advance(
 
 
 def _later(t: Topology, letter: str) -> list[str]:
-    """Index strings of what comes after an operand (or after K), the output included."""
-    order = [*t.before(), "K", *t.after()]
+    """Index strings of what comes after an operand (or after K, or after nothing), the output included."""
+    order = ["", *t.before(), "K", *t.after()]
     return [t.indices(n) for n in order[order.index(letter) + 1 :] if n != "K"] + [t.expression.output]
 
 
@@ -63,7 +66,7 @@ def _chunks(
     link: Chunked, u: Tensor, tables: list[Tensor], state: Tensor, log_a: Tensor, modes: str
 ) -> tuple[Tensor, Tensor]:
     """One chunk in real arithmetic, several by the scan; the last may be shorter than the others."""
-    signal, out, into, out_of = link.indices()
+    _, _, into, out_of = link.indices()
     batched = "b" + modes
     if u.shape[-1] == link.chunk:
         y = pair(u, link.signal[:-1] + "π", tables[0], link.kernel + "πκ", link.out[:-1] + "κ")

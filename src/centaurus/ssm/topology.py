@@ -72,9 +72,16 @@ class Topology:
         return [name for name in self.letters() if set(self.indices(name)) <= set(self.modes)]
 
     def before(self) -> list[str]:
-        """Operands that act before the state: they hold an index of u that is neither in K nor in the output."""
-        lost = set(self.channels_in) - set(self.modes) - set(self.channels_out)
-        return [name for name in self.letters() if lost & set(self.indices(name))]
+        """Operands that act before the state: they hold an index of u that is neither in K nor in the output.
+
+        So does an operand that takes over such an index from one of these (D_np after B_pi).
+        """
+        kept, reached = set(self.modes + self.channels_out), set(self.channels_in)
+        found: list[str] = []
+        for _ in self.letters():
+            found = [name for name in self.letters() if (reached - kept) & set(self.indices(name))]
+            reached.update(*(self.indices(name) for name in found))
+        return found
 
     def after(self) -> list[str]:
         """Operands that act after the state."""
@@ -131,6 +138,9 @@ def _named(text: str) -> Expression:
     if expression.names[:1] != ("u",) or "K" not in expression.names:
         raise ExpressionError(f"a layer's equation starts with u_… and has basis kernels K_…: got {text!r}")
     repeated = {name for name in expression.names if expression.names.count(name) > 1}
+    long = {name for name in expression.names if len(name) != 1}
+    if long:
+        raise ExpressionError(f"operand {sorted(long)[0]!r} of {text!r} should be one letter, like B_ni")
     bad = repeated | (set(expression.names) & RESERVED - {"u", "K"})
     if bad:
         raise ExpressionError(f"letter {sorted(bad)[0]!r} of {text!r} is taken: each operand needs its own")
@@ -139,13 +149,11 @@ def _named(text: str) -> Expression:
         if not (indices.startswith("b") and indices.endswith("t") and len(indices) > 2):
             raise ExpressionError(f"signals are (batch, channels, time): {indices!r} of {text!r} should be b…t")
     kernel = expression.operands[expression.kernel]
-    if expression.names[expression.kernel] != "K" or "b" in kernel or not kernel.endswith("t") or len(kernel) < 2:
-        raise ExpressionError(f"the second operand with t should be the kernel K_…t without b in {text!r}")
-    carried = set(u) & set(out) - set(kernel) - {"b", "t"}
-    if carried:
-        raise ExpressionError(
-            f"index {sorted(carried)[0]!r} of {text!r} goes from u to y past K: give it to K too, or fold it into b"
-        )
+    if expression.names[expression.kernel] != "K" or not kernel.endswith("t") or len(kernel) < 2:
+        raise ExpressionError(f"the second operand with t should be the kernel K_…t in {text!r}")
+    batched = [name for name, op in zip(expression.names[1:], expression.operands[1:], strict=True) if "b" in op]
+    if batched:
+        raise ExpressionError(f"{batched[0]} of {text!r} has the batch index b, which belongs to u and y alone")
     return expression
 
 
@@ -161,6 +169,11 @@ def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> To
     for index, size in sizes:
         check_size(index, size)
     built = Topology(expression, sizes, complex)
+    carried = set(built.channels_in).union(*map(built.indices, built.before())) & set(built.channels_out) - set(built.modes)
+    if carried:
+        raise ExpressionError(
+            f"index {sorted(carried)[0]!r} of {text!r} goes from u to y past K: give it to K too, or fold it into b"
+        )
     if complex and max(len(built.before()), sum(built.is_complex(n) for n in built.after())) > 1:
         raise ExpressionError(f"complex=True allows one complex operand before and one after the state: {text!r}")
     return built
