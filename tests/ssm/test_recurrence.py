@@ -1,0 +1,127 @@
+"""Every topology, real and complex, in every discretisation, is its recurrence: whole, in pieces, and in gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from centaurus.contract.named import NAMES
+from centaurus.layer import Layer, State
+from centaurus.ssm import S6, SSM
+from centaurus.ssm.kernel import DISCRETIZATIONS
+from tests.reference import gradients, recurrence, selective, worst
+from tests.ssm.layers import NAMED, OWN, complex_allowed, random_ssm
+
+TIGHT = 1e-9  # largest relative error in fp64: values, states and gradients
+few = settings(max_examples=8, derandomize=True, deadline=None)
+TOPOLOGIES = [(name, complex) for name in [*NAMED, *OWN] for complex in (False, True) if complex_allowed(name, complex)]
+
+
+def noise(layer: Layer, channels: int, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """A signal, and a state to start from, that both want gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(batch, channels, length, generator=generator, dtype=torch.float64)
+    state = layer.init_state(batch)
+    assert isinstance(state, Tensor)
+    return u.requires_grad_(), torch.randn(state.shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def pieces(data: st.DataObject, length: int) -> list[int]:
+    """A way to cut a signal: some pieces of one sample, some long."""
+    cuts = data.draw(st.sets(st.integers(1, length), max_size=5), label="cuts")
+    ends = sorted({*cuts, *(c - 1 for c in cuts if c > 1), length})
+    return [b - a for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def run(layer: Layer, u: Tensor, sizes: list[int], state: Tensor) -> tuple[Tensor, State]:
+    outputs, carried = [], state
+    for piece in u.split(sizes, -1):
+        y, carried = layer.step(piece, carried)
+        outputs.append(y)
+    return torch.cat(outputs, -1), carried
+
+
+@pytest.mark.parametrize("discretization", DISCRETIZATIONS)
+@pytest.mark.parametrize(("topology", "complex"), TOPOLOGIES)
+@few
+@given(data=st.data())
+def test_ssm(topology: str, complex: bool, discretization: str, data: st.DataObject) -> None:
+    layer = random_ssm(topology, complex, discretization, seed=data.draw(st.integers(0, 9), label="seed"))
+    batch, length = data.draw(st.integers(1, 3), label="batch"), data.draw(st.integers(1, 150), label="length")
+    u, state = noise(layer, layer.in_channels, batch, length, seed=1)
+    inputs = [u, *layer.parameters()]
+
+    wanted, _ = recurrence(layer, u)
+    y = layer(u)
+    assert worst([y], [wanted]) <= TIGHT
+    assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+
+    wanted, last = recurrence(layer, u, state)
+    y, after = run(layer, u, pieces(data, length), state)
+    assert worst([y, after], [wanted, last]) <= TIGHT
+    inputs.append(state)
+    assert worst(gradients([y, after], inputs), gradients([wanted, last], inputs)) <= TIGHT
+
+
+@pytest.mark.parametrize("length", [257, 700])
+@pytest.mark.parametrize(("topology", "complex"), TOPOLOGIES)
+def test_a_long_piece_is_scanned(topology: str, complex: bool, length: int) -> None:
+    """Beyond one chunk the state goes from chunk to chunk, the last of which is shorter."""
+    layer = random_ssm(topology, complex)
+    u, state = noise(layer, layer.in_channels, 2, length, seed=2)
+    inputs = [u, state, *layer.parameters()]
+    wanted, got = recurrence(layer, u, state), layer.step(u, state)
+    assert worst(got, wanted) <= TIGHT
+    assert worst(gradients(got, inputs), gradients(wanted, inputs)) <= TIGHT
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@few
+@given(data=st.data())
+def test_s6(mixed: bool, data: st.DataObject) -> None:
+    torch.manual_seed(data.draw(st.integers(0, 9), label="seed"))
+    channels = data.draw(st.integers(2, 5), label="channels")
+    rank = data.draw(st.sampled_from((None, 1, 3)), label="rank")
+    layer = S6(channels, 3 if mixed else None, states=data.draw(st.integers(1, 4)), rank=rank).double()
+    batch, length = data.draw(st.integers(1, 3), label="batch"), data.draw(st.integers(1, 100), label="length")
+    u, state = noise(layer, channels, batch, length, seed=1)
+    inputs = [u, *layer.parameters()]
+
+    wanted, _ = selective(layer, u)
+    y = layer(u)
+    assert worst([y], [wanted]) <= TIGHT
+    assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+
+    wanted, last = selective(layer, u, state)
+    y, after = run(layer, u, pieces(data, length), state)
+    inputs.append(state)
+    assert worst([y, after], [wanted, last]) <= TIGHT
+    assert worst(gradients([y, after], inputs), gradients([wanted, last], inputs)) <= TIGHT
+
+
+@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize(("topology", "complex"), TOPOLOGIES)
+def test_every_named_order_is_the_same_function(topology: str, complex: bool, strategy: str) -> None:
+    layer = random_ssm(topology, complex)
+    layer.strategy = strategy
+    for batch, length in ((1, 40), (5, 90)):
+        u, _ = noise(layer, layer.in_channels, batch, length, seed=3)
+        inputs = [u, *layer.parameters()]
+        wanted, y = recurrence(layer, u)[0], layer(u)
+        assert worst([y], [wanted]) <= TIGHT
+        assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+        assert layer.plan(batch, length).name == strategy
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 4), (4, 2, 2), (8, 2, 2), (2, 8, 16), (4, 1, 1), (1, 1, 8)])
+def test_the_papers_if_statements(sizes: tuple[int, int, int]) -> None:
+    """Listing 1 chooses by batch, channels and states: each of its branches is the same function."""
+    batch, channels, states = sizes
+    torch.manual_seed(0)
+    layer = SSM("bottleneck", channels, channels, states=states, substates=2).double()
+    layer.strategy = "paper"
+    u, _ = noise(layer, channels, batch, 50, seed=4)
+    assert worst([layer(u)], [recurrence(layer, u)[0]]) <= TIGHT
