@@ -66,7 +66,7 @@ class Pointwise(Stateless):
         super().__init__()
         at_least_one(in_channels=in_channels, out_channels=out_channels)
         self.weight = uniform(out_channels, in_channels, fan_in=in_channels)
-        self.bias = uniform(out_channels, 1, fan_in=in_channels) if bias else None
+        self.bias = nn.Parameter(torch.zeros(out_channels, 1)) if bias else None
         self.cost = Counts(in_channels * out_channels, 2 * in_channels * out_channels)
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
@@ -84,7 +84,7 @@ class Down(Stateless):
         at_least_one(in_channels=in_channels, out_channels=out_channels, factor=factor)
         self.hop, self.ratio = factor, Fraction(1, factor)
         self.weight = uniform(out_channels, in_channels, factor, fan_in=in_channels * factor)
-        self.bias = uniform(out_channels, 1, fan_in=in_channels * factor) if bias else None
+        self.bias = nn.Parameter(torch.zeros(out_channels, 1)) if bias else None
         self.cost = Counts(self.weight.numel(), 2 * in_channels * out_channels)
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
@@ -97,13 +97,17 @@ class Down(Stateless):
 
 
 class Up(Stateless):
-    """A transposed convolution whose kernel is its stride: every frame becomes ``factor``."""
+    """A transposed convolution whose kernel is its stride: every frame becomes ``factor``.
 
-    def __init__(self, in_channels: int, out_channels: int, factor: int) -> None:
+    ``gain`` scales the initial weights: below one, what comes up starts quieter than a skip it is added to.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, factor: int, gain: float = 1.0) -> None:
         super().__init__()
         at_least_one(in_channels=in_channels, out_channels=out_channels, factor=factor)
         self.ratio = Fraction(factor)
         self.weight = uniform(in_channels, out_channels, factor, fan_in=in_channels)
+        self.weight.data *= gain
         self.cost = Counts(self.weight.numel(), 2 * self.weight.numel())
 
     def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:

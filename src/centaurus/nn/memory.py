@@ -25,7 +25,7 @@ class CausalConv(Counted):
         super().__init__()
         at_least_one(channels=channels, kernel=kernel)
         self.weight = uniform(channels, kernel, fan_in=kernel)
-        self.bias = uniform(channels, fan_in=kernel) if bias else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
         self.cost = Counts(channels * kernel, 2 * channels * kernel)
 
     def init_state(self, batch: int) -> State:
