@@ -40,10 +40,8 @@ def log_steps(t: Topology) -> Tensor:
     order = [i for i in "ijn" if i in indices] + [i for i in indices if i not in "ijn"]
     index = next((i for i in order if t.size[i] > 1), order[0])
     size = t.size[index]
-    position = torch.arange(size)
-    if grouped_states(t) and size > GROUP:
-        position = position // GROUP
-    last = max(1, int(position[-1]))
+    together = GROUP if grouped_states(t) and size > GROUP else 1
+    position, last = torch.arange(size) // together, max(1, (size - 1) // together)
     low, high = (math.log(x) for x in DT_RANGE)
     return _along(low + (high - low) * position / last, index, indices, t.size)
 

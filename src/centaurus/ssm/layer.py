@@ -151,14 +151,19 @@ class SSM(Layer):
         return [given[n] if n in given else self.get_parameter(n).to(u.dtype) for n in names]
 
     def _whole(self, u: Tensor) -> Tensor:
-        """A whole signal from zero history, as planned."""
-        operands = self._operands(u)
-        expression, modes, phase = _planned_expression(self.topology)
+        """A whole signal from zero history."""
         if self.strategy in ("natural", "paper"):
-            return run_baseline(self.strategy, expression, self.topology.before(), operands, modes)
+            expression, modes, _ = _planned_expression(self.topology)
+            return run_baseline(self.strategy, expression, self.topology.before(), self._operands(u), modes)
+        if torch.compiler.is_dynamo_compiling():  # which would trace the planner too, for half a minute a layer
+            return torch.compiler.disable(self._as_planned)(u)
+        return self._as_planned(u)
+
+    def _as_planned(self, u: Tensor) -> Tensor:
+        expression, modes, phase = _planned_expression(self.topology)
         backward = torch.is_grad_enabled() and (u.requires_grad or self.log_dt.requires_grad)
         sizes = (("b", u.shape[0]), ("t", u.shape[-1]), *self._planned_sizes())
-        return _program(self.strategy, expression, sizes, modes, phase, u.device.type, backward)(operands)
+        return _program(self.strategy, expression, sizes, modes, phase, u.device.type, backward)(self._operands(u))
 
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
         """A piece with its history: operands before the state, chunks, operands after it."""

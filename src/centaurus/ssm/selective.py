@@ -66,19 +66,25 @@ class S6(Layer):
         x = self.init_state(u.shape[0]) if state is None else state
         assert isinstance(x, Tensor)
         check_precision(u, x.dtype)
+        scan = self._chunk if u.shape[-1] <= CHUNK else self._chunks
+        if scan == self._chunks and torch.compiler.is_dynamo_compiling():  # which would unroll the chunks
+            scan = torch.compiler.disable(self._chunks)
         with without_autocast(u):
-            pieces = []
-            several = torch.is_grad_enabled() and u.shape[-1] > CHUNK
-            for piece in u.to(x.dtype).split(CHUNK, -1):
-                if several:
-                    y, x = checkpoint(self._chunk, piece, x, use_reentrant=False)
-                else:
-                    y, x = self._chunk(piece, x)
-                pieces.append(y)
-            y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+            y, x = scan(u.to(x.dtype), x)
             if self.M is not None:
                 y = self.M.to(y.dtype) @ y
         return y.to(torch.promote_types(u.dtype, self.A_log.dtype)), x
+
+    def _chunks(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Chunk after chunk; for backward only the states between them are kept."""
+        pieces = []
+        for piece in u.split(CHUNK, -1):
+            if torch.is_grad_enabled():
+                y, x = checkpoint(self._chunk, piece, x, use_reentrant=False)
+            else:
+                y, x = self._chunk(piece, x)
+            pieces.append(y)
+        return torch.cat(pieces, -1), x
 
     def _chunk(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """One chunk (b, i, t) from state (b, i, n): doubling with factors of at most one, no division."""
