@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from centaurus.contract.device import Device
-from centaurus.contract.expression import parse, sizes_of
+from centaurus.contract.expression import Expression, parse, sizes_of
 from centaurus.contract.plan import Plan, Step, Value
 from centaurus.contract.search import plan_expression
 from centaurus.tensor.blocks import Chunked, Direct
@@ -223,16 +223,28 @@ def temporal_einsum(
 
     The first operand with the time index is the signal and gives the output's length; the second is the kernel.
     """
+    if torch.compiler.is_dynamo_compiling():  # which would trace the planner too
+        return torch.compiler.disable(temporal_einsum)(expression, *operands, time=time, plan=plan, limit=limit)
     parsed = parse(expression, time)
     shapes = tuple(tuple(operand.shape) for operand in operands)
     sizes, kernel_length = sizes_of(parsed, shapes)
     _check_dtypes(parsed.name, operands)
     if plan is not None:
-        if plan.expression != parsed or dict(plan.sizes) != sizes:
-            raise ValueError(f"the plan is for {plan.expression} with {dict(plan.sizes)}, the operands have {sizes}")
+        _check_plan(plan, parsed, sizes, kernel_length)
         return Program(plan)(operands)
     backward = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
     return _program(expression, time, shapes, operands[0].device.type, backward, limit)(operands)
+
+
+def _check_plan(plan: Plan, expression: Expression, sizes: dict[str, int], kernel_length: int) -> None:
+    lags = min(kernel_length, sizes[expression.time])
+    if plan.modes:
+        raise ValueError(f"the plan generates the kernel of {plan.expression} from modes, here it is a tensor")
+    if str(plan.expression) != str(expression) or dict(plan.sizes) != sizes or plan.kernel_length != lags:
+        raise ValueError(
+            f"the plan is for {plan.expression} with {dict(plan.sizes)} and {plan.kernel_length} lags, "
+            f"the operands of {expression} have {sizes} and {lags} lags"
+        )
 
 
 def _check_dtypes(name: Callable[[int], str], operands: Sequence[Tensor]) -> None:
