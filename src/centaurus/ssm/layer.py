@@ -19,12 +19,12 @@ from centaurus.contract.plan import Plan
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm import init
 from centaurus.ssm.kernel import discretization as discretization_rule
-from centaurus.ssm.precision import check_precision, without_autocast, working
 from centaurus.ssm.streaming import advance
 from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
 from centaurus.tensor.baseline import run_baseline
 from centaurus.tensor.modes import times
 from centaurus.tensor.pairs import align
+from centaurus.tensor.precision import check_precision, without_autocast, working
 
 LONGEST_CHUNK = 256
 

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm.init import DT_RANGE
-from centaurus.ssm.precision import check_precision, without_autocast, working
 from centaurus.ssm.topology import Counts
+from centaurus.tensor.precision import check_precision, without_autocast, working
 
 CHUNK = 32
 LOW_RANK = 16
