@@ -18,6 +18,7 @@ from centaurus.tensor.chain import Chain
 from centaurus.tensor.links import Link, Mix, Multiply, Scale, Spectrum, ToFrequency, ToTime
 from centaurus.tensor.modes import chunk_tables, generate, toeplitz
 from centaurus.tensor.pairs import align, pair
+from centaurus.tensor.precision import without_autocast
 
 
 @dataclass(frozen=True)
@@ -231,16 +232,20 @@ def temporal_einsum(
     _check_dtypes(parsed.name, operands)
     if plan is not None:
         _check_plan(plan, parsed, sizes, kernel_length)
-        return Program(plan)(operands)
-    backward = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
-    return _program(expression, time, shapes, operands[0].device.type, backward, limit)(operands)
+        program = Program(plan)
+    else:
+        backward = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+        program = _program(expression, time, shapes, operands[0].device.type, backward, limit)
+    with without_autocast(operands[0]):
+        return program(operands)
 
 
 def _check_plan(plan: Plan, expression: Expression, sizes: dict[str, int], kernel_length: int) -> None:
     lags = min(kernel_length, sizes[expression.time])
     if plan.modes:
         raise ValueError(f"the plan generates the kernel of {plan.expression} from modes, here it is a tensor")
-    if str(plan.expression) != str(expression) or dict(plan.sizes) != sizes or plan.kernel_length != lags:
+    same = str(plan.expression) == str(expression) and plan.expression.time == expression.time
+    if not same or dict(plan.sizes) != sizes or plan.kernel_length != lags:
         raise ValueError(
             f"the plan is for {plan.expression} with {dict(plan.sizes)} and {plan.kernel_length} lags, "
             f"the operands of {expression} have {sizes} and {lags} lags"
@@ -250,8 +255,8 @@ def _check_plan(plan: Plan, expression: Expression, sizes: dict[str, int], kerne
 def _check_dtypes(name: Callable[[int], str], operands: Sequence[Tensor]) -> None:
     first = operands[0]
     for position, operand in enumerate(operands):
-        if not operand.is_floating_point():
-            raise TypeError(f"{name(position)} is {operand.dtype}: operands are real floating-point tensors")
+        if operand.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{name(position)} is {operand.dtype}: operands are float32 or all float64")
         if operand.dtype != first.dtype or operand.device != first.device:
             raise TypeError(
                 f"{name(position)} is {operand.dtype} on {operand.device}, {name(0)} is {first.dtype} on {first.device}"
