@@ -227,9 +227,10 @@ def main() -> None:
         result["layers"][title] = [layer_point(row, rounds) for row in rows]
         print(title)
         for point in result["layers"][title]:
+            ratio = point["ratio"]
             print(
-                f"  {point['layer']:<24} {point['seconds']['planned'] * 1e3:8.1f} ms  paper {point['ratio']['paper']:.2f}x  "
-                f"natural {point['ratio']['natural']:.2f}x  chosen/fastest {point['chosen_over_fastest']:.2f}  {point['plan']}",
+                f"  {point['layer']:<24} {point['seconds']['planned'] * 1e3:8.1f} ms  paper {ratio['paper']:.2f}x  "
+                f"natural {ratio['natural']:.2f}x  chosen/fastest {point['chosen_over_fastest']:.2f}  {point['plan']}",
                 flush=True,
             )
     every = [*result["grid"], *(p for rows in result["layers"].values() for p in rows)]

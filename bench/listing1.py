@@ -28,7 +28,7 @@ def opt_fft_conv(u: Tensor, k_real: Tensor, B_discrete: Tensor, C: Tensor) -> Te
     batch, H_in, _ = u.shape
     H_out, N = C.shape
     if (1 / H_in + 1 / H_out) < (1 / batch + 1 / N):
-        if N <= H_in:
+        if H_in >= N:
             x = einsum("bit,ni->bnt", u, B_discrete)
             x = fft_conv("bnt,nt->bnt", x, k_real)
             return einsum("bnt,jn->bjt", x, C)
@@ -46,7 +46,9 @@ def natural_fft_conv(u: Tensor, k_real: Tensor, B_discrete: Tensor, C: Tensor) -
     return einsum("bnt,jn->bjt", x, C)
 
 
-def ssm_bottleneck(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, E: Tensor, natural: bool = False) -> Tensor:
+def ssm_bottleneck(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, E: Tensor, natural: bool = False
+) -> Tensor:
     """The bottleneck block of Listing 1."""
     k_real = get_kernel(delta, A, E, u.shape[-1])
     B_discrete = einsum("n,ni->ni", delta, B)

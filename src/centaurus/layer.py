@@ -14,7 +14,7 @@ from typing import Union, final
 import torch
 from torch import Tensor, nn
 
-State = Union[Tensor, tuple["State", ...]]
+State = Union[Tensor, tuple["State", ...]]  # noqa: UP007 - the name is not yet bound
 
 
 class Layer(nn.Module, ABC):
@@ -49,7 +49,7 @@ class Layer(nn.Module, ABC):
         return self._run(u, state, True)
 
     @final
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, u: Tensor) -> Tensor:  # type: ignore[misc]
         """A whole signal of any length: padded with zeros to a hop, cut to ``frames(t)`` frames."""
         _check_signal(self, u)
         samples = u.shape[-1]

@@ -3,7 +3,7 @@
 from centaurus.contract.device import CPU, CUDA, Device
 from centaurus.contract.expression import Expression, ExpressionError, parse
 from centaurus.contract.plan import Plan, Step
-from centaurus.contract.search import LimitError, enumerate_plans, plan_expression
+from centaurus.contract.solve import LimitError, enumerate_plans, plan_expression
 
 __all__ = [
     "CPU",

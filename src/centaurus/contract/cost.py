@@ -159,10 +159,14 @@ def direct(r: Rates, x: str, k: str, out: str) -> Cost:
     blocks = math.ceil(r.samples / block)
     reach = 1 if blocks == 1 else 2
     shared, own = r.count("".join(i for i in x if i in k and i in out)), r.count("".join(i for i in x if i not in k))
-    depth, fresh = r.count("".join(i for i in x if i in k and i not in out)), r.count("".join(i for i in k if i not in x))
+    depth, fresh = (
+        r.count("".join(i for i in x if i in k and i not in out)),
+        r.count("".join(i for i in k if i not in x)),
+    )
     gemm = reach * r.gemm(shared, own * blocks, depth * block, fresh * block)
     back = reach * (
-        r.gemm(shared, own * blocks, fresh * block, depth * block) + r.gemm(shared, depth * block, own * blocks, fresh * block)
+        r.gemm(shared, own * blocks, fresh * block, depth * block)
+        + r.gemm(shared, depth * block, own * blocks, fresh * block)
     )
     table = reach * r.count(k) * block * block
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
@@ -179,12 +183,20 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
     own = "".join(i for i in x if i not in modes and i != phase)
     columns = r.count("".join(i for i in x if i not in weight)) * chunks
     shared = r.count("".join(i for i in x if i in kernel and i in out))
-    depth, fresh = r.count("".join(i for i in x if i in kernel and i not in out)), r.count("".join(i for i in kernel if i not in x))
+    depth, fresh = (
+        r.count("".join(i for i in x if i in kernel and i not in out)),
+        r.count("".join(i for i in kernel if i not in x)),
+    )
     local = (shared, columns, depth * chunk, fresh * chunk)
     common = "".join(i for i in modes if i in x)
     states = r.count(modes) * r.count(own) * chunks * 2.0
     driven = r.count(phase) if phase else 1
-    into = (r.count(common), r.count(own) * chunks, chunk * driven, 2 * r.count("".join(i for i in modes if i not in x)))
+    into = (
+        r.count(common),
+        r.count(own) * chunks,
+        chunk * driven,
+        2 * r.count("".join(i for i in modes if i not in x)),
+    )
     kept_out = r.count("".join(i for i in modes if i in out))
     rest = 2 * r.count(modes) // max(1, kept_out) * r.count("".join(i for i in own if i in weight))
     extra = r.count("".join(i for i in weight if i not in modes and i not in x))
@@ -196,7 +208,7 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
     loop = tiles * chunks * 0.5 * r.device.call + r.moved(states)
     copies = r.moved((r.count(x) + r.count(out)) * r.samples) + r.moved(states)
     if any(i in x and i not in out for i in modes):  # the states are driven and read along different indices
-        copies += 2 * r.turned(states, REAL)
+        copies += 6 * r.turned(states, REAL)
     tables = chunk * (2.0 * r.count(modes) / r.device.exp) + 3 * r.moved(r.count(kernel) * chunk * chunk)
     tables += 2 * r.moved(r.count(weight) * chunk * 4) + 40 * r.device.call
     flops = sum(2.0 * b * m * k * n for b, m, k, n in gemms)

@@ -12,7 +12,7 @@ from torch import Tensor
 from centaurus.contract.device import Device
 from centaurus.contract.expression import Expression, parse, sizes_of
 from centaurus.contract.plan import Plan, Step, Value
-from centaurus.contract.search import plan_expression
+from centaurus.contract.solve import plan_expression
 from centaurus.tensor.blocks import Chunked, Direct
 from centaurus.tensor.chain import Chain
 from centaurus.tensor.links import Link, Mix, Multiply, Scale, Spectrum, ToFrequency, ToTime
@@ -83,8 +83,9 @@ class Program:
                 for index in set(states) - {self.expression.time, self.plan.phase}:
                     count *= self.size[index]
                 largest = max(largest, count)
-        rows = max(1, self.plan.tile_bytes // (4 * largest))
         total = self.size[batch]
+        rows = max(1, self.plan.tile_bytes // (4 * largest))
+        rows = min(rows, max(32, -(-total // 4)))  # a large batch in four tiles or more
         return -(-total // -(-total // rows))
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:
@@ -207,7 +208,9 @@ def _prime(signal: Operand) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _program(text: str, time: str, shapes: tuple[tuple[int, ...], ...], device: str, backward: bool, limit: int | None) -> Program:
+def _program(
+    text: str, time: str, shapes: tuple[tuple[int, ...], ...], device: str, backward: bool, limit: int | None
+) -> Program:
     expression = parse(text, time)
     sizes, kernel_length = sizes_of(expression, shapes)
     return Program(

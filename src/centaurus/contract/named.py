@@ -8,7 +8,8 @@ from dataclasses import replace
 from centaurus.contract.device import Device
 from centaurus.contract.expression import Expression
 from centaurus.contract.plan import Plan
-from centaurus.contract.search import Filter, plan_expression
+from centaurus.contract.search import Filter
+from centaurus.contract.solve import plan_expression
 
 NAMES = ("planned", "natural", "paper", "full-kernel")
 
@@ -90,6 +91,13 @@ def named_plan(
         "full-kernel": lambda: full_kernel(expression),
     }
     plan = plan_expression(
-        expression, sizes, modes=modes, phase=phase, device=device, backward=backward, limit=limit, allowed=filters[name]()
+        expression,
+        sizes,
+        modes=modes,
+        phase=phase,
+        device=device,
+        backward=backward,
+        limit=limit,
+        allowed=filters[name](),
     )
     return replace(plan, name=name)

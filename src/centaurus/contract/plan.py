@@ -79,7 +79,9 @@ class Plan:
         """The plan on one line."""
         words = []
         for step in self.steps:
-            mark = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": f"∗{step.chunk} "}.get(step.kind, "")
+            mark = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": f"∗{step.chunk} "}.get(
+                step.kind, ""
+            )
             words.append(mark + (step.kind if step.kind in ("rfft", "irfft") else "") + f"[{step.equation}]")
         return " · ".join(words)
 

@@ -81,7 +81,7 @@ class SSM(Layer):
             raise ValueError(f"the factor between sample rates is a positive number, got {factor!r}")
         layer = copy.deepcopy(self)
         with torch.no_grad():
-            layer.log_dt -= math.log(factor)
+            layer.log_dt.sub_(math.log(factor))
         return layer
 
     def plan(
@@ -130,10 +130,11 @@ class SSM(Layer):
         check_precision(u, dtype)
         with without_autocast(u):
             signal = _unfold(self.topology, u.to(dtype))
+            after: State = ()
             if keep or state is not None:
                 y, after = self._stream(signal, state)
             else:
-                y, after = self._whole(signal), ()
+                y = self._whole(signal)
             y = y.reshape(u.shape[0], self.out_channels, u.shape[-1])
         return y.to(torch.promote_types(u.dtype, self.log_dt.dtype)), after
 

@@ -20,12 +20,18 @@ LOW_RANK = 16
 class S6(Layer):
     """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B, C from the input; then an optional mixer M."""
 
-    def __init__(self, in_channels: int, out_channels: int | None = None, states: int = 16, rank: int | None = None) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int | None = None, states: int = 16, rank: int | None = None
+    ) -> None:
         super().__init__()
         if in_channels < 2:
-            raise ValueError(f"S6 gates channels with each other and needs at least 2, got {in_channels}: use 'separable'")
+            raise ValueError(
+                f"S6 gates channels with each other and needs at least 2, got {in_channels}: use 'separable'"
+            )
         if states < 1 or (rank is not None and rank < 1) or (out_channels is not None and out_channels < 1):
-            raise ValueError(f"S6 needs sizes of at least 1, got states={states}, rank={rank}, out_channels={out_channels}")
+            raise ValueError(
+                f"S6 needs sizes of at least 1, got states={states}, rank={rank}, out_channels={out_channels}"
+            )
         self.in_channels, self.out_channels = in_channels, out_channels or in_channels
         self.states, self.default_rank = states, rank is None
         self.rank = rank or math.ceil(in_channels / LOW_RANK)
@@ -97,7 +103,9 @@ class S6(Layer):
         states = torch.cat((states[..., :1] + decay[..., :1] * x[..., None], states[..., 1:]), -1)
         reach = 1
         while reach < u.shape[-1]:
-            states = torch.cat((states[..., :reach], states[..., reach:] + decay[..., reach:] * states[..., :-reach]), -1)
+            states = torch.cat(
+                (states[..., :reach], states[..., reach:] + decay[..., reach:] * states[..., :-reach]), -1
+            )
             decay = torch.cat((decay[..., :reach], decay[..., reach:] * decay[..., :-reach]), -1)
             reach *= 2
         y = torch.einsum("bint,bnt,in->bit", states, out_of, self.E.to(dtype))

@@ -88,4 +88,3 @@ def _chunks(
         z = pair(tail, link.signal[:-1] + "π", cut, into, batched + "η")
         final = times(final, decay.expand_as(final)) + z
     return y, final
-

@@ -169,7 +169,9 @@ def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> To
     for index, size in sizes:
         check_size(index, size)
     built = Topology(expression, sizes, complex)
-    carried = set(built.channels_in).union(*map(built.indices, built.before())) & set(built.channels_out) - set(built.modes)
+    carried = set(built.channels_in).union(*map(built.indices, built.before())) & set(built.channels_out) - set(
+        built.modes
+    )
     if carried:
         raise ExpressionError(
             f"index {sorted(carried)[0]!r} of {text!r} goes from u to y past K: give it to K too, or fold it into b"

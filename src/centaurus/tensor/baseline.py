@@ -72,7 +72,10 @@ def _natural(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence
     later = out + "".join(i for i, _ in last)
     if first:
         indices = _left([*first, u], later + k[0])
-        u = (indices, torch.einsum(",".join([u[0], *(i for i, _ in first)]) + "->" + indices, u[1], *(t for _, t in first)))
+        u = (
+            indices,
+            torch.einsum(",".join([u[0], *(i for i, _ in first)]) + "->" + indices, u[1], *(t for _, t in first)),
+        )
     indices = _left([k, u], later)
     y = (indices, fft_conv(u, k, [], indices))
     if not last:

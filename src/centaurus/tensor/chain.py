@@ -65,8 +65,9 @@ class _Run(torch.autograd.Function):
             for link, group in zip(chain.links, prepared, strict=True):
                 y, kept = link.forward(x, group)
                 if keep:
-                    trail.append((x, kept))
+                    trail.append((x if link.wants_input else None, kept))
                 x = y
+                del y, kept
             result = _place(chain, u, result, x, start, held)
             start += x.shape[chain.left.index(chain.batch)] if chain.batch else 0
         ctx.chain, ctx.trail, ctx.prepared = chain, trail, prepared if any(ctx.needs_input_grad) else []
@@ -76,7 +77,7 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         chain: Chain = ctx.chain
         u, *tensors = ctx.saved_tensors
         groups = chain.groups(tensors)
@@ -88,21 +89,27 @@ class _Run(torch.autograd.Function):
         totals: list[list[Tensor] | None] = [None] * len(chain.links)
         want_u = bool(ctx.needs_input_grad[1])
         du = torch.empty_like(u) if want_u else None
-        pieces = chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
+        pieces = (
+            chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
+        )
         for tile, (x, dy) in enumerate(zip(inputs, outputs, strict=True)):
             trail = ctx.trail or _retrace(chain, x, prepared)
+            del x
             for p in range(len(chain.links) - 1, -1 if want_u else first - 1, -1):
-                x, kept = trail[p] if p < len(trail) else (None, None)
-                back, own = chain.links[p].backward(dy, x, kept, prepared[p], want_u or p > first)
+                source, kept = trail[p] if p < len(trail) else (None, None)
+                back, own = chain.links[p].backward(dy, source, kept, prepared[p], want_u or p > first)
                 _accumulate(totals, p, own)
-                if back is not None:
-                    dy = back
+                dy = dy if back is None else back
+                del source, kept, back, own
             if want_u:
                 pieces[tile].copy_(dy)
         out: list[Any] = []
         for link, total, group, want in zip(chain.links, totals, groups, wanted, strict=True):
             finished = link.finish(total, group) if total else [None] * len(group)
-            out += [g.reshape(t.shape) if w and g is not None else None for g, t, w in zip(finished, group, want, strict=True)]
+            out += [
+                g.reshape(t.shape) if w and g is not None else None
+                for g, t, w in zip(finished, group, want, strict=True)
+            ]
         return (None, du, *out)
 
 
@@ -122,11 +129,12 @@ def _retrace(chain: Chain, x: Tensor, prepared: Sequence[Sequence[Tensor]]) -> l
     for position in range(last + 1):
         link = chain.links[position]
         if position == last:
-            trail.append((x, link.recall(x, prepared[position])))
+            trail.append((x if link.wants_input else None, link.recall(x, prepared[position])))
         else:
             y, kept = link.forward(x, prepared[position])
-            trail.append((x, kept))
+            trail.append((x if link.wants_input else None, kept))
             x = y
+            del y, kept
     return trail
 
 

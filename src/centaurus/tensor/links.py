@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from centaurus.tensor.pairs import align, pair
+from centaurus.tensor.pairs import pair
 
 Tensors = Sequence[Tensor]
 Backward = tuple[Tensor | None, list[Tensor]]
@@ -25,6 +25,8 @@ Backward = tuple[Tensor | None, list[Tensor]]
 
 class Link(ABC):
     """One linear operation on the signal, with tensors that do not depend on it."""
+
+    wants_input = True  # whether backward needs x itself
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """What is worth computing once for all tiles."""
@@ -87,6 +89,8 @@ def padded(x: Tensor, length: int) -> Tensor:
 class ToFrequency(Link):
     """rfft over time, zero-padded."""
 
+    wants_input = False
+
     samples: int
     length: int
 
@@ -100,6 +104,8 @@ class ToFrequency(Link):
 @dataclass(frozen=True)
 class ToTime(Link):
     """irfft over frequency, cut to the signal."""
+
+    wants_input = False
 
     samples: int
     length: int
@@ -121,7 +127,7 @@ class Spectrum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         spectrum = grad / bin_weights(grad, ctx.length)
         return torch.fft.irfft(spectrum, n=ctx.length)[..., : ctx.samples], None
 
@@ -175,6 +181,8 @@ class Multiply(Link):
     length: int
     sizes: tuple[tuple[str, int], ...]  # of the kernel's indices
     samples: int = 0
+
+    wants_input = False
 
     def _groups(self) -> tuple[str, str, str, str]:
         """Indices that are shared, summed, the signal's own, and new from the kernel."""

@@ -70,6 +70,8 @@ def chunk_tables(
         weight = weight.select(weight_indices.index(phase), 0)
         weight_indices = weight_indices.replace(phase, "")
     later = powers(log_a, arange(chunk + 1, log_a, start=1))  # modes q h
-    response = times(align(weight, weight_indices + "η", weight_indices + "κη"), align(later, modes + "κη", weight_indices + "κη"))
+    response = times(
+        align(weight, weight_indices + "η", weight_indices + "κη"), align(later, modes + "κη", weight_indices + "κη")
+    )
     out_of = torch.stack((response[..., 0], -response[..., 1]), -1)
     return [local, into, out_of, powers(log_a, arange(chunk + 1, log_a, start=chunk))[..., 0, :]]

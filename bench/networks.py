@@ -1,0 +1,142 @@
+"""Training speed of whole networks: planned against the same network run with Listing 1 and in natural order.
+
+    python bench/networks.py [--rounds 3] [--out out/networks]
+
+Prints audio-seconds trained per second, the ratios, and what the time of a planned step is spent on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import Run, alternate, machine
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import centaurus as ct
+from centaurus.ssm import SSM
+
+RATE = 16_000
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
+    "denoiser/hybrid": (lambda: ct.denoiser("hybrid"), 8, 2**15),
+    "kws-hybrid-8": (lambda: ct.classifier("kws-hybrid-8", classes=35), 64, 16_000),
+    "recognizer/base": (lambda: ct.recognizer("base"), 2, 2**17),
+}
+GROUPS = {
+    "matrix products": ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::baddbmm_", "aten::convolution"),
+    "transforms": ("aten::_fft_r2c", "aten::_fft_c2r", "aten::_fft_c2c"),
+    "copies and transposes": ("aten::copy_", "aten::cat", "aten::fill_"),
+    "state recurrences": ("aten::addcmul",),
+}
+
+
+def training_step(net: nn.Module, u: torch.Tensor) -> Run:
+    """Forward and backward into every parameter."""
+
+    def run() -> object:
+        net.zero_grad(set_to_none=True)
+        net(u).square().mean().backward()
+        return None
+
+    return run
+
+
+def with_strategy(net: nn.Module, which: str, run: Run) -> Run:
+    """The same step with every state-space layer contracted in another way."""
+    layers = [module for module in net.modules() if isinstance(module, SSM)]
+
+    def inner() -> object:
+        for layer in layers:
+            layer.strategy = which
+        return run()
+
+    return inner
+
+
+def spent(run: Run) -> dict[str, float]:
+    """Shares of the time by kind of operation."""
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        run()
+    events = prof.key_averages()
+    total = sum(event.self_cpu_time_total for event in events)
+    shares = {
+        name: sum(e.self_cpu_time_total for e in events if e.key in keys) / total for name, keys in GROUPS.items()
+    }
+    return shares | {"element-wise, norms and overhead": 1 - sum(shares.values())}
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Seconds of a training step in each way."""
+    build, batch, samples = NETWORKS[name]
+    torch.manual_seed(0)
+    net, u = build().train(), torch.randn(batch, 1, samples)
+    step = training_step(net, u)
+    runs = {which: with_strategy(net, which, step) for which in ("planned", "paper", "natural")}
+    seconds = alternate(runs, rounds=rounds, budget=60.0)
+    audio = batch * samples / RATE
+    return {
+        "network": name,
+        "batch": batch,
+        "samples": samples,
+        "seconds": seconds,
+        "ratio": {which: seconds[which] / seconds["planned"] for which in ("paper", "natural")},
+        "audio_seconds_per_second": {which: audio / value for which, value in seconds.items()},
+        "spent": spent(runs["planned"]),
+    }
+
+
+def plot(points: list[dict[str, Any]], path: Path) -> None:
+    """Audio-seconds per second of each way, and where the planned time goes."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), constrained_layout=True)
+    ways = ("planned", "paper", "natural")
+    for place, point in enumerate(points):
+        for offset, way in enumerate(ways):
+            left.bar(place + 0.27 * (offset - 1), point["audio_seconds_per_second"][way], 0.25, color=f"C{offset}")
+    left.set(ylabel="audio-seconds trained per second", yscale="log")
+    left.set_xticks(range(len(points)), [p["network"] for p in points])
+    left.legend(ways)
+    bottom = [0.0] * len(points)
+    for share in points[0]["spent"]:
+        values = [p["spent"][share] for p in points]
+        right.barh(range(len(points)), values, left=bottom, label=share)
+        bottom = [a + b for a, b in zip(bottom, values, strict=True)]
+    right.set_yticks(range(len(points)), [p["network"] for p in points])
+    right.set(xlabel="share of a planned step")
+    right.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=sorted(NETWORKS))
+    parser.add_argument("--out", default="out/networks")
+    options = parser.parse_args()
+    assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    points = []
+    for name in [options.only] if options.only else NETWORKS:
+        point = measure(name, options.rounds)
+        points.append(point)
+        rates = ", ".join(f"{way} {value:.1f}" for way, value in point["audio_seconds_per_second"].items())
+        print(
+            f"{name}: audio-seconds per second: {rates}; over Listing 1 {point['ratio']['paper']:.2f}x, "
+            f"over natural {point['ratio']['natural']:.2f}x",
+            flush=True,
+        )
+        print("   " + ", ".join(f"{what} {share:.0%}" for what, share in point["spent"].items()), flush=True)
+    out.with_suffix(".json").write_text(json.dumps({"machine": machine(), "networks": points}, indent=1))
+    plot(points, out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
