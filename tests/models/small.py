@@ -1,0 +1,47 @@
+"""The paper's networks made narrow, for tests: the same rows and rates with few channels and states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from centaurus.models import (
+    ClassifierTable,
+    DenoiserTable,
+    Network,
+    RecognizerTable,
+    Row,
+    classifier,
+    denoiser,
+    recognizer,
+)
+from centaurus.models.tables import CLASSIFIERS, DENOISERS, RECOGNIZERS
+
+FAMILIES = [
+    *(name for name in CLASSIFIERS if name.endswith("-2")),
+    *(f"denoiser/{name}" for name in DENOISERS),
+    *(f"recognizer/{name}" for name in RECOGNIZERS),
+]
+
+
+def _rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """A few channels, different at different rates, and at most four states; stacks of two."""
+    channels = [min(row.channels, 4 + row.channels // 128) for row in rows]
+    return tuple(
+        replace(row, channels=c, states=min(row.states, 4), times=min(row.times, 2))
+        for row, c in zip(rows, channels, strict=True)
+    )
+
+
+def narrow(name: str) -> Network:
+    """A network of this name's family, small enough to check in a second or two."""
+    task, _, row = name.rpartition("/")
+    if task == "denoiser":
+        table = DENOISERS[row]
+        parts = [_rows(rows) for rows in (table.encoder, table.middle, table.decoder, table.output)]
+        return denoiser(DenoiserTable(*parts, conv=table.conv))
+    if task == "recognizer":
+        given = RECOGNIZERS[row]
+        gated = min(given.gated, 2)
+        table = RecognizerTable(_rows(given.backbone), _rows(given.head), given.module, gated)
+        return recognizer(table, vocabulary=5, characters=3)
+    return classifier(ClassifierTable(_rows(CLASSIFIERS[row].blocks)), classes=3)

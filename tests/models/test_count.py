@@ -1,0 +1,132 @@
+"""Every count of the paper's networks: parameters exactly, FLOPs to the printed digits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from centaurus.layer import Layer, State
+from centaurus.models import classifier, count, denoiser, recognizer
+from centaurus.nn import Pointwise, Serial
+from centaurus.ssm import SSM
+
+KEYWORDS = {
+    "hybrid": {2: (26_464, 10.48), 4: (99_408, 36.84), 8: (384_736, 137.24)},
+    "pointwise": {2: (25_948, 8.68), 4: (98_296, 32.23), 8: (382_192, 123.92)},
+    "full": {2: (41_824, 20.62), 4: (162_768, 80.17), 8: (642_016, 316.05)},
+    "bottleneck": {2: (28_468, 13.32), 4: (103_336, 41.51), 8: (392_272, 142.48)},
+    "separable": {2: (12_550, 3.56), 4: (44_192, 10.67), 8: (164_788, 37.20), 16: (635_228, 139.63)},
+    "hybrid-complex": {2: (43_016, 17.68), 4: (165_216, 63.27), 8: (647_168, 238.23)},
+}
+KEYWORD_ROWS = [(f"kws-{name}-{w}", *wanted) for name, widths in KEYWORDS.items() for w, wanted in widths.items()]
+
+DENOISERS = {
+    "hybrid": (773_440, 336.9),
+    "hybrid-conv": (778_192, 340.4),
+    "separable": (638_340, 357.5),
+    "s6": (726_180, 481.5),
+    "bottleneck": (874_624, 1200.0),
+    "pointwise": (833_664, 636.7),
+    "full": (2_533_552, 963.8),
+}
+
+SEGMENT = 327_680 / 16_000
+RECOGNIZERS = {"base": (12.436, 18.95), "ffn": (18.025, 26.20), "conv": (23.663, 33.56), "mamba": (29.955, 35.18)}
+
+
+@pytest.mark.parametrize(("name", "parameters", "flops"), KEYWORD_ROWS)
+def test_keyword_spotting(name: str, parameters: int, flops: float) -> None:
+    report = count(classifier(name, classes=35))
+    assert report.parameters == parameters
+    assert round(report.flops_per_second / 1e6, 2) == flops
+
+
+def test_the_papers_keyword_network() -> None:
+    """0.378M parameters and 0.134 GFLOPs/s in its table of results, for ten classes and without the head."""
+    net = classifier("kws-hybrid-8", classes=10)
+    for convention, wanted in (("table", 137.09), ("results", 133.9)):
+        report = count(net, convention=convention)
+        head = sum(row.flops_per_second for row in report.rows if row.name.startswith("head"))
+        assert report.parameters == 378_336
+        assert round((report.flops_per_second - head) / 1e6, 2 if convention == "table" else 1) == wanted
+        assert round(head / 1e6, 2) == 0.14
+
+
+@pytest.mark.parametrize(("width", "floats"), [(2, 848), (4, 1824), (8, 4160)])
+def test_state_of_the_hybrids(width: int, floats: int) -> None:
+    report = count(classifier(f"kws-hybrid-{width}"))
+    mean = 32 * width + 1
+    assert report.state_floats == floats + mean
+    assert sum(row.state_floats for row in report.rows) == report.state_floats
+
+
+@pytest.mark.parametrize("name", DENOISERS)
+def test_denoising(name: str) -> None:
+    report = count(denoiser(name))
+    assert (report.parameters, round(report.flops_per_second / 1e6, 1)) == DENOISERS[name]
+
+
+def test_the_papers_denoiser() -> None:
+    """0.51M parameters and 0.29 GFLOPs/s in its table of results: without the two middle blocks."""
+    report = count(denoiser("hybrid-slim"), convention="results")
+    assert (report.parameters, round(report.flops_per_second / 1e6, 1)) == (510_272, 293.0)
+
+
+@pytest.mark.parametrize("name", RECOGNIZERS)
+def test_recognition(name: str) -> None:
+    report = count(recognizer(name, vocabulary=40))
+    found = round(report.parameters / 1e6, 3), round(report.flops_per_second * SEGMENT / 1e9, 2)
+    assert found == RECOGNIZERS[name]
+
+
+@pytest.mark.parametrize(("net", "hop"), [("denoiser", 256), ("classifier", 256), ("recognizer", 2560)])
+def test_hop_and_latency(net: str, hop: int) -> None:
+    made = {"denoiser": denoiser, "recognizer": lambda: recognizer(vocabulary=4)}
+    report = count(made.get(net, lambda: classifier("kws-hybrid-2"))())
+    assert (report.hop, report.latency) == (hop, hop)
+
+
+def test_vocabulary_and_characters_are_listed_but_not_counted() -> None:
+    few, many = count(recognizer("base", vocabulary=2, characters=2)), count(recognizer("base", vocabulary=9))
+    assert few.parameters == many.parameters
+    assert few.tensors < many.tensors
+    assert {row.name for row in few.rows if not row.counted} >= {"vocabulary", "characters.last"}
+
+
+def test_tensors_are_all_numbers_in_the_file() -> None:
+    net = denoiser("hybrid-conv")
+    assert count(net).tensors == sum(p.numel() for p in net.parameters())
+
+
+@pytest.mark.parametrize("net", [denoiser(), classifier("kws-hybrid-complex-2"), recognizer("mamba", vocabulary=9)])
+def test_a_report_prints_within_80_columns_and_as_json(net: Layer) -> None:
+    report = count(net)
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert f"{report.parameters:,}" in str(report)
+    data = json.loads(json.dumps(report.json()))
+    assert data["parameters"] == report.parameters == sum(row["parameters"] for row in data["rows"] if row["counted"])
+    assert {"tensors", "flops_per_second", "state_floats", "hop", "latency", "rate", "convention"} <= set(data)
+
+
+def test_a_layer_and_the_rate_scale() -> None:
+    layer = SSM("full", 2, 3, states=4)
+    once, twice = count(layer, rate=8_000), count(layer, rate=16_000)
+    assert once.parameters == 72
+    assert twice.flops_per_second == 2 * once.flops_per_second == 216 * 16_000
+
+
+def test_errors() -> None:
+    class Own(Layer):
+        def init_state(self, batch: int) -> State:
+            return ()
+
+        def _run(self, u: torch.Tensor, state: State | None, keep: bool) -> tuple[torch.Tensor, State]:
+            return u, ()
+
+    with pytest.raises(TypeError, match="Own at '1' cannot be counted"):
+        count(Serial([Pointwise(1, 1), Own()]))
+    with pytest.raises(ValueError, match="'table' or 'results', got 'other'"):
+        count(denoiser(), convention="other")

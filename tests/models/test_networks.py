@@ -1,0 +1,140 @@
+"""Every named network, made narrow, keeps every law; latency is what is declared; heads and windows work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from centaurus.laws import randomized
+from centaurus.models import Row, build, classifier, denoiser, names, recognizer
+from centaurus.models.tables import CLASSIFIERS, DENOISER, RECOGNIZER, SELECTIVE
+from centaurus.nn import DCBlock, Stream
+from centaurus.ssm import S6, SSM
+from tests.check_layer import check_layer
+from tests.models.small import FAMILIES, narrow
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_laws(name: str) -> None:
+    torch.manual_seed(0)
+    check_layer(narrow(name).body, 1, hops=3 if "hybrid" in name else 2)
+
+
+@pytest.mark.parametrize("name", ["kws-hybrid-2", "denoiser/hybrid", "recognizer/conv"])
+def test_latency_is_the_hop(name: str) -> None:
+    """No output depends on a later hop, and the first output of a hop does depend on its last sample."""
+    net = randomized(narrow(name).double().eval())
+    u = torch.randn(1, 1, 3 * net.hop, dtype=torch.float64)
+    late = u.clone()
+    late[..., 2 * net.hop - 1] += 1
+    changed = (net(late) - net(u)).detach().abs().amax(dim=(0, 1))
+    first = net.frames(net.hop)
+    assert changed[:first].max() < 1e-12
+    assert changed[first] > 1e-9
+
+
+def test_every_name_builds() -> None:
+    assert len(names()) == len(set(names())) == 23 + 8 + 4
+    for name in ("kws-hybrid-2", "classifier/kws-hybrid-2", "denoiser/s6"):
+        assert build(name).hop == 256
+    assert [names()[0], names()[-1]] == ["kws-separable-2", "recognizer/mamba"]
+
+
+@pytest.mark.parametrize("name", ["kws-hybrid-3", "denoiser/hybird", "player/hybrid", ""])
+def test_an_unknown_name_says_what_there_is(name: str) -> None:
+    with pytest.raises(ValueError, match=f"named '{name.rpartition('/')[2] if name[:1] == 'd' else name}'.*hybrid"):
+        build(name)
+
+
+def test_logits_come_at_every_frame_and_the_clip_is_the_last() -> None:
+    net = narrow("kws-hybrid-2").eval()
+    u = torch.randn(2, 1, 16_000)
+    with torch.no_grad():
+        logits = net(u)
+    assert logits.shape == (2, 3, 62)
+    live = Stream(net, batch=2)
+    heard = torch.cat([*(live(piece) for piece in u.split(1000, dim=-1)), live.flush()], dim=-1)
+    torch.testing.assert_close(heard, logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_window_forgets() -> None:
+    torch.manual_seed(0)
+    net = classifier("kws-hybrid-2", classes=3, window=2).double().eval()
+    u = torch.randn(1, 1, 6 * 256, dtype=torch.float64)
+    everything = classifier(replace(net.table, window=None)).double().eval()
+    everything.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(net(u)[..., :2], everything(u)[..., :2])
+        assert not torch.allclose(net(u)[..., 2:], everything(u)[..., 2:])
+
+
+def test_both_heads_learn_and_agree_with_the_stream() -> None:
+    net = narrow("recognizer/conv").double().eval()
+    u = torch.randn(2, 1, 2 * 2560 + 700, dtype=torch.float64)
+    heads = net.heads(u)
+    assert heads.tokens.shape == (2, 5, 2)
+    assert heads.characters.shape == (2, 3, 18)
+    torch.testing.assert_close(heads.tokens, net(u))
+    (heads.tokens.sum() + heads.characters.sum()).backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_states_replaces_the_states_of_every_row() -> None:
+    for net in (
+        classifier("kws-s6-4", states=16),
+        denoiser("s6", states=8),
+        recognizer("base", states=6, vocabulary=4),
+    ):
+        states = {layer.states for layer in net.modules() if isinstance(layer, S6)}
+        states |= {layer.topology.size["n"] for layer in net.modules() if isinstance(layer, SSM)}
+        assert len(states) == 1
+
+
+def test_one_channel_cannot_gate_itself_and_is_separable() -> None:
+    kinds = [layer.topology_name for layer in denoiser("s6").modules() if isinstance(layer, SSM)]
+    assert kinds == ["separable"] * 4
+
+
+def test_a_table_of_your_own() -> None:
+    rows = (Row("dc-block"), Row("full", 4, 3, 2), Row("grouped", 2, 6, 2, groups=3), Row("depthwise", 1, 6, 2))
+    net = classifier(replace(CLASSIFIERS["kws-hybrid-2"], blocks=rows), classes=["yes", "no"])
+    assert (net.hop, net.settings["classes"]) == (8, ["yes", "no"])
+    assert isinstance(net.body.blocks.layers()[0], DCBlock)
+    check_layer(net.body, 1)
+
+
+def test_a_denoiser_may_start_with_a_dc_block() -> None:
+    table = replace(
+        narrow("denoiser/hybrid").table, encoder=(Row("dc-block"), *narrow("denoiser/hybrid").table.encoder)
+    )
+    net = denoiser(table)
+    assert net.hop == 256
+    assert net(torch.randn(1, 1, 300)).shape == (1, 1, 300)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: denoiser(replace(DENOISER, decoder=DENOISER.decoder[::-1])), "decoder should mirror the encoder"),
+        (lambda: denoiser(replace(DENOISER, middle=(Row("full", 1, 3, 2),))), "keeps its 256 channels"),
+        (lambda: classifier(replace(CLASSIFIERS["kws-full-2"], blocks=())), "at least one block"),
+        (lambda: classifier(replace(CLASSIFIERS["kws-full-2"], blocks=(Row("fool", 2, 2, 2),))), "'fool'"),
+        (lambda: recognizer(replace(RECOGNIZER, module="ff"), vocabulary=3), "'ff'; there are none, ffn, conv"),
+        (lambda: recognizer(replace(RECOGNIZER, gated=5), vocabulary=3), "keeps rate and channels"),
+    ],
+)
+def test_a_table_that_cannot_be_built_is_refused(make: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_settings_are_plain_data() -> None:
+    with pytest.raises(TypeError, match="plain data"):
+        denoiser(settings={"rate": torch.tensor(3)})
+    assert denoiser(settings={"sample_rate": 8000}).settings == {"sample_rate": 8000}
+
+
+def test_the_selective_kind_is_spelled_as_in_the_tables() -> None:
+    assert {row.kind for row in CLASSIFIERS["kws-s6-2"].blocks} == {SELECTIVE}
