@@ -31,4 +31,5 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python -m bench.contraction
+	$(BIN)/python bench/contraction.py
+	$(BIN)/python bench/networks.py
