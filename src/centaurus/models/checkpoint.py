@@ -62,15 +62,16 @@ def load(path: str | os.PathLike[str]) -> Network:
     found = _find(path)
     tensors, words = unpack(found.read_bytes(), str(found))
     _check_words(words, found)
-    with torch.random.fork_rng(devices=[]):
-        try:
+    try:
+        with torch.device("meta"):
             net = rebuild(words["task"], _data(words, "table"), _data(words, "settings"))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{found} describes a network that cannot be built: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{found} describes a network that cannot be built: {error}") from error
     _check_tensors(net.state_dict(), tensors, found)
     kinds = {x.dtype for x in tensors.values()}
     if len(kinds) == 1:
         net = net.to(kinds.pop())
+    net = net.to_empty(device="cpu")  # every number but empty buffers is in the file
     net.load_state_dict(tensors)
     return net.eval()
 
