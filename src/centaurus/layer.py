@@ -48,8 +48,8 @@ class Layer(nn.Module, ABC):
             check_state(state, self.init_state(u.shape[0]), u)
         return self._run(u, state, True)
 
-    @final
-    def forward(self, u: Tensor) -> Tensor:  # type: ignore[misc]
+    @final  # type: ignore[misc]
+    def forward(self, u: Tensor) -> Tensor:
         """A whole signal of any length: padded with zeros to a hop, cut to ``frames(t)`` frames."""
         _check_signal(self, u)
         samples = u.shape[-1]

@@ -11,11 +11,11 @@ import torch
 from centaurus.contract.device import Device
 
 
-def _seconds(run: Callable[[], object], repeats: int = 7) -> float:
-    """The fastest of several runs, after one to warm up."""
+def _seconds(run: Callable[[], object], budget: float = 0.6) -> float:
+    """The fastest of many runs, after one to warm up: a busy machine still has quiet moments."""
     run()
-    best = math.inf
-    for _ in range(repeats):
+    best, begin = math.inf, time.perf_counter()
+    while time.perf_counter() - begin < budget:
         start = time.perf_counter()
         run()
         best = min(best, time.perf_counter() - start)

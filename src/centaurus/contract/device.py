@@ -55,6 +55,7 @@ class Device:
         temporary = path.with_name(path.name + ".part")
         temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
         temporary.replace(path)
+        _stored.cache_clear()
 
 
 CPU = Device(

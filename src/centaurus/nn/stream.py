@@ -10,6 +10,7 @@ from torch import Tensor
 from centaurus.layer import Layer, State, check_state, map_state, reset, state_tensors
 from centaurus.nn.containers import Hourglass, Residual, Serial
 from centaurus.nn.packed import pack, unpack
+from centaurus.tensor.held import Store, held
 
 __all__ = ["Hourglass", "Layer", "Residual", "Serial", "State", "Stream", "reset"]
 
@@ -20,7 +21,8 @@ class Stream:
     """A model that listens: pieces (batch, channels, time) of any length in, the frames that are ready out.
 
     It holds the state and the samples that do not yet make a hop. Rows advance together in time and can be reset one
-    by one. The model is put into evaluation mode; no gradients are kept.
+    by one. The model is put into evaluation mode; no gradients are kept. Tables are made once from the parameters as
+    they are at the first piece; ``reset()`` and ``flush()`` make the next piece look at them again.
     """
 
     def __init__(self, model: Layer, batch: int = 1) -> None:
@@ -29,9 +31,11 @@ class Stream:
         self.model = model.eval()
         self.batch = batch
         self._channels: tuple[int, int] | None = None
+        self._tables: Store = {}
         self._clear()
 
     def _clear(self) -> None:
+        self._tables.clear()
         self._state: State | None = None
         self._rest: Tensor | None = None
         self.samples = [0] * self.batch
@@ -105,7 +109,8 @@ class Stream:
         """Run whole hops; with none the output is empty, of as many channels as the model gives."""
         if u.shape[-1] == 0:
             return u.new_empty(self.batch, self._outputs(u), 0)
-        y, self._state = self.model._run(u, self._state, True)
+        with held(self._tables):
+            y, self._state = self.model._run(u, self._state, True)
         self.frames = [n + y.shape[-1] for n in self.frames]
         return y
 

@@ -18,15 +18,17 @@ from centaurus.contract.named import named_plan
 from centaurus.contract.plan import Plan
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm import init
+from centaurus.ssm.baseline import run_baseline
 from centaurus.ssm.kernel import discretization as discretization_rule
-from centaurus.ssm.streaming import advance
+from centaurus.ssm.streaming import Tables, Way, advance, tables, way
 from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
-from centaurus.tensor.baseline import run_baseline
+from centaurus.tensor.held import once
 from centaurus.tensor.modes import times
 from centaurus.tensor.pairs import align
 from centaurus.tensor.precision import check_precision, without_autocast, working
 
-LONGEST_CHUNK = 256
+LONGEST_CHUNK = 256  # a piece of a stream up to this long is one chunk
+CHUNK = 64  # longer ones are taken in chunks of this many samples
 
 
 class SSM(Layer):
@@ -167,15 +169,19 @@ class SSM(Layer):
         return _program(self.strategy, expression, sizes, modes, phase, u.device.type, backward)(self._operands(u))
 
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
-        """A piece with its history: operands before the state, chunks, operands after it."""
-        t = self.topology
-        log_a, w = self._modes(u.dtype)
-        weight = self._weight(w, u.dtype, fold=True)
-        if state is None:
-            state = self.init_state(u.shape[0])
+        """A piece with its history, in one chunk or several."""
+        length = u.shape[-1]
+        taken = way(self.topology, _phases(self.topology), length if length <= LONGEST_CHUNK else CHUNK)
+        known = once((id(self), taken.link.chunk, u.dtype), lambda: self._tables(taken, u.dtype))
+        state = self.init_state(u.shape[0]) if state is None else state
         assert isinstance(state, Tensor)
-        operands = {n: self.get_parameter(n).to(u.dtype) for n in [*t.before(), *t.after()]}
-        return advance(t, _phases(t), u, operands, weight, log_a, state, LONGEST_CHUNK)
+        return advance(taken, u, known, state)
+
+    def _tables(self, taken: Way, dtype: torch.dtype) -> Tables:
+        t = self.topology
+        log_a, w = self._modes(dtype)
+        operands = {n: self.get_parameter(n).to(dtype) for n in [*t.before(), *t.after()]}
+        return tables(taken, operands, self._weight(w, dtype, fold=True), log_a)
 
 
 def _resolve(

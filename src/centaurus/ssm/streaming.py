@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -14,39 +16,70 @@ from centaurus.tensor.pairs import align, pair
 from centaurus.tensor.scan import Scan
 
 
-def advance(
-    t: Topology,
-    phases: tuple[str, str],
-    u: Tensor,
-    operands: Mapping[str, Tensor],
-    weight: Tensor,
-    log_a: Tensor,
-    state: Tensor,
-    longest: int,
-) -> tuple[Tensor, Tensor]:
-    """Output and the state after the piece. Pieces up to ``longest`` samples are one chunk."""
+@dataclass(frozen=True)
+class Way:
+    """The index strings of a piece's way through an equation: operands before the state, chunks, operands after."""
+
+    lone: tuple[int, ...]  # axes of the signal that are only summed
+    before: tuple[tuple[str, str, str, str], ...]  # letter, its indices, the signal's, the result's
+    link: Chunked
+    weighted: str
+    after: tuple[tuple[str, str, str, str], ...]
+    order: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def way(t: Topology, phases: tuple[str, str], chunk: int) -> Way:
+    """The way for pieces that are taken in chunks of this many samples."""
     driven, read = phases
     indices = t.expression.operands[t.expression.signal]
-    lone = [axis for axis, i in enumerate(indices) if not any(i in later for later in ("b" + t.modes, *_later(t, "")))]
-    if lone:  # channels that are only summed
-        u, indices = u.sum(lone), "".join(i for axis, i in enumerate(indices) if axis not in lone)
+    reached = ("b" + t.modes, *_later(t, ""))
+    lone = tuple(axis for axis, i in enumerate(indices) if not any(i in later for later in reached))
+    indices = "".join(i for axis, i in enumerate(indices) if axis not in lone)
+    before, after = [], []
     for letter in t.before():
         own = t.indices(letter) + (driven if t.is_complex(letter) else "")
-        out = _result(t, indices, own, {t.modes, driven, *_later(t, letter)})
-        u, indices = pair(operands[letter], own, u, indices, out), out
+        out = _result(indices, own, {t.modes, driven, *_later(t, letter)})
+        before.append((letter, own, indices, out))
+        indices = out
     weighted = t.modes + driven + read
-    out = _result(t, indices, weighted, {read, *_later(t, "K")})
-    length = u.shape[-1]
-    chunk = length if length <= longest else 64
+    out = _result(indices, weighted, {read, *_later(t, "K")})
     link = Chunked(indices, t.modes, weighted, driven, out, chunk)
-    tables = chunk_tables(weight, weighted, log_a, t.modes, link.kernel, driven, chunk)
-    y, state = _chunks(link, u, tables, state, log_a, t.modes)
     for letter in t.after():
         own = t.indices(letter) + (read if t.is_complex(letter) else "")
-        result = _result(t, out, own, set(_later(t, letter)))
-        y, out = pair(operands[letter], own, y, out, result), result
-    order = [out.index(i) for i in t.expression.output]
-    return y.permute(order), state
+        result = _result(out, own, set(_later(t, letter)))
+        after.append((letter, own, out, result))
+        out = result
+    order = tuple(out.index(i) for i in t.expression.output)
+    return Way(lone, tuple(before), link, weighted, tuple(after), order)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a piece needs of the parameters."""
+
+    operands: Mapping[str, Tensor]
+    chunk: Sequence[Tensor]
+    log_a: Tensor
+
+
+def tables(w: Way, operands: Mapping[str, Tensor], weight: Tensor, log_a: Tensor) -> Tables:
+    """The tables of a chunk beside the operands."""
+    link = w.link
+    made = chunk_tables(weight, w.weighted, log_a, link.modes, link.kernel, link.phase, link.chunk)
+    return Tables(operands, made, log_a)
+
+
+def advance(w: Way, u: Tensor, known: Tables, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and the state after the piece."""
+    if w.lone:
+        u = u.sum(w.lone)
+    for letter, own, indices, out in w.before:
+        u = pair(known.operands[letter], own, u, indices, out)
+    y, state = _chunks(w.link, u, known.chunk, state, known.log_a, w.link.modes)
+    for letter, own, indices, out in w.after:
+        y = pair(known.operands[letter], own, y, indices, out)
+    return y.permute(w.order), state
 
 
 def _later(t: Topology, letter: str) -> list[str]:
@@ -55,7 +88,7 @@ def _later(t: Topology, letter: str) -> list[str]:
     return [t.indices(n) for n in order[order.index(letter) + 1 :] if n != "K"] + [t.expression.output]
 
 
-def _result(t: Topology, x: str, y: str, later: set[str]) -> str:
+def _result(x: str, y: str, later: set[str]) -> str:
     """Indices left after contracting x with y: batch and time stay last."""
     needed = set("".join(later))
     found = [i for i in dict.fromkeys(y + x) if i in needed and i not in "bt"]
@@ -63,7 +96,7 @@ def _result(t: Topology, x: str, y: str, later: set[str]) -> str:
 
 
 def _chunks(
-    link: Chunked, u: Tensor, tables: list[Tensor], state: Tensor, log_a: Tensor, modes: str
+    link: Chunked, u: Tensor, tables: Sequence[Tensor], state: Tensor, log_a: Tensor, modes: str
 ) -> tuple[Tensor, Tensor]:
     """One chunk in real arithmetic, several by the scan; the last may be shorter than the others."""
     _, _, into, out_of = link.indices()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from centaurus.contract.expression import Expression, ExpressionError, check_size, parse
 
@@ -39,26 +39,27 @@ class Topology:
     sizes: tuple[tuple[str, int], ...]
     complex: bool = False
 
-    @property
+    @cached_property
     def size(self) -> dict[str, int]:
         """Sizes by index."""
         return dict(self.sizes)
 
-    @property
+    @cached_property
     def modes(self) -> str:
         """K's indices other than time: the recurrent state."""
         return self.expression.operands[self.expression.kernel].replace(self.expression.time, "")
 
-    @property
+    @cached_property
     def channels_in(self) -> str:
         """Indices that the input's channel axis unfolds into."""
         return self.expression.operands[self.expression.signal].strip("bt")
 
-    @property
+    @cached_property
     def channels_out(self) -> str:
         """Indices that the output's channel axis unfolds into."""
         return self.expression.output.strip("bt")
 
+    @lru_cache  # noqa: B019 - topologies are few and small
     def letters(self) -> list[str]:
         """Operands that are parameters, in the equation's order."""
         return [name for name in self.expression.names if name not in ("u", "K")]
@@ -67,10 +68,12 @@ class Topology:
         """An operand's indices."""
         return self.expression.operands[self.expression.names.index(letter)]
 
+    @lru_cache  # noqa: B019 - topologies are few and small
     def weights(self) -> list[str]:
         """Operands over K's own indices: they weight the modes."""
         return [name for name in self.letters() if set(self.indices(name)) <= set(self.modes)]
 
+    @lru_cache  # noqa: B019 - topologies are few and small
     def before(self) -> list[str]:
         """Operands that act before the state: they hold an index of u that is neither in K nor in the output.
 
@@ -83,6 +86,7 @@ class Topology:
             reached.update(*(self.indices(name) for name in found))
         return found
 
+    @lru_cache  # noqa: B019 - topologies are few and small
     def after(self) -> list[str]:
         """Operands that act after the state."""
         return [name for name in self.letters() if name not in self.before() and name not in self.weights()]

@@ -1,0 +1,38 @@
+"""Tables that follow from parameters alone, made once for as long as someone says that the parameters stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Store = dict[Hashable, Any]
+
+MOST = 1024  # entries of a store: pieces of ever new lengths must not fill the memory
+
+_store: ContextVar[Store | None] = ContextVar("centaurus-tables", default=None)
+
+
+@contextmanager
+def held(store: Store) -> Iterator[None]:
+    """Inside, what ``once`` makes is kept in ``store`` and found there again."""
+    token = _store.set(store)
+    try:
+        yield
+    finally:
+        _store.reset(token)
+
+
+def once(key: Hashable, make: Callable[[], T]) -> T:
+    """``make()``, or what it gave before inside the same ``held``."""
+    store = _store.get()
+    if store is None:
+        return make()
+    if key not in store:
+        if len(store) >= MOST:
+            store.clear()
+        store[key] = make()
+    found: T = store[key]
+    return found
