@@ -85,7 +85,8 @@ class Program:
                 largest = max(largest, count)
         total = self.size[batch]
         rows = max(1, self.plan.tile_bytes // (4 * largest))
-        rows = min(rows, max(32, -(-total // 4)))  # a large batch in four tiles or more
+        if total * largest > self.plan.tile_bytes // 16:  # a large batch goes in four tiles or more
+            rows = min(rows, max(32, -(-total // 4)))
         return -(-total // -(-total // rows))
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:

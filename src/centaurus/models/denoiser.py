@@ -12,7 +12,6 @@ from centaurus.models.rows import front, lookup, state_space, with_states
 from centaurus.models.tables import DENOISERS, DenoiserTable, Row
 from centaurus.nn import Activation, Block, Down, Hourglass, Part, Serial, Up, with_conv
 
-
 # Inside, the norms bring every signal to about one, however quiet the speech. Starting the way up at a tenth lets the
 # skips speak first: the untrained network is close to the identity instead of 17 dB of its own making above it.
 QUIET = 0.1

@@ -67,7 +67,7 @@ def tables(w: Way, operands: Mapping[str, Tensor], weight: Tensor, log_a: Tensor
     """The tables of a chunk beside the operands."""
     link = w.link
     made = chunk_tables(weight, w.weighted, log_a, link.modes, link.kernel, link.phase, link.chunk)
-    return Tables(operands, made, log_a)
+    return Tables(operands, link.prepare(made), log_a)
 
 
 def advance(w: Way, u: Tensor, known: Tables, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from centaurus.tensor.links import Backward, Link, Tensors, padded
-from centaurus.tensor.pairs import align, pair
+from centaurus.tensor.pairs import align, laid_out, pair
 from centaurus.tensor.scan import scan_backward, scan_forward
 
 
@@ -95,6 +95,17 @@ class Chunked(Link):
         """Signal, output, tables into the states and out of them."""
         weight = self.weight.replace(self.phase, "") if self.phase else self.weight
         return self.signal[:-1] + "γπ", self.out[:-1] + "γκ", self.modes + self.phase + "πη", weight + "κη"
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """The tables as the GEMMs of the forward pass want them in memory."""
+        signal, out, into, out_of = self.indices()
+        states = self.states + "η"
+        return [
+            laid_out(tensors[0], self.kernel + "πκ", signal, out),
+            laid_out(tensors[1], into, signal, states),
+            laid_out(tensors[2], out_of, states, out),
+            tensors[3],
+        ]
 
     def _decay(self, tensors: Tensors) -> Tensor:
         """a^Q as a complex tensor that lines up with the states."""

@@ -167,6 +167,11 @@ def _outside(total: Tensor, length: int, samples: int) -> Tensor:
     return total * bin_weights(total, length)
 
 
+def _aliases(bins: int) -> bool:
+    """Whether rows of this many complex numbers fall on the same sets of a cache: then only blocked copies are fast."""
+    return bins * 8 % 65536 < 1024
+
+
 @dataclass(frozen=True)
 class Multiply(Link):
     """Signal spectrum times kernel spectrum, summing channels: one complex GEMM for every bin.
@@ -199,7 +204,7 @@ class Multiply(Link):
         shared = self._groups()[0]
         x = x.permute([indices.index(i) for i in shared + rows + columns + indices[-1]])
         s, f, sizes = len(shared), x.shape[-1], x.shape[:-1]
-        x = x.reshape(-1, f).t().contiguous()
+        x = x.reshape(-1, f).t().contiguous() if _aliases(f) else x.movedim(-1, 0).contiguous()
         return x.view(f * math.prod(sizes[:s]), math.prod(sizes[s : s + len(rows)]), -1)
 
     def _rows(self, bins: Tensor, order: str, sizes: dict[str, int], out: str) -> Tensor:

@@ -47,6 +47,15 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
     return product.reshape([size[index] for index in order]).permute(back)
 
 
+def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str) -> Tensor:
+    """The same tensor, lying in memory so that ``pair(x, …, y, …, out)`` need not copy it."""
+    shared = [i for i in x_indices if i in y_indices and i in out]
+    summed = [i for i in x_indices if i in y_indices and i not in out]
+    order = shared + summed + [i for i in y_indices if i not in x_indices]
+    laid = y.permute([y_indices.index(i) for i in order]).contiguous()
+    return laid.permute([order.index(i) for i in y_indices])
+
+
 def align(x: Tensor, indices: str, out: str) -> Tensor:
     """View of x whose axes line up with ``out`` for broadcasting."""
     x = x.permute([indices.index(index) for index in out if index in indices])
