@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeGuard
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class Device:
         known = {field.name for field in fields(Device)}
         if not isinstance(data, dict) or set(data) != known:
             raise ValueError(f"{path} is not a device profile of this version; run 'centaurus calibrate' again")
+        for key, value in data.items():
+            if key not in ("name", "measured") and not (_is_number(value) and 0 < value < math.inf):
+                raise ValueError(
+                    f"{path} is not a device profile: {key} should be a positive number, got {value!r}; "
+                    f"run 'centaurus calibrate' again"
+                )
         return Device(**data)
 
     def write(self, path: Path) -> None:
@@ -86,6 +94,10 @@ CUDA = Device(
     tile_bytes=1 << 30,
     measured=False,
 )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @lru_cache(maxsize=8)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from textwrap import wrap
 from typing import Any
 
 from centaurus.contract.expression import Expression
+
+WIDTH = 100  # columns of a printed plan
 
 
 @dataclass(frozen=True)
@@ -115,28 +118,35 @@ class Plan:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{index}={size}" for index, size in self.sizes)
-        lines = [f"{self.expression}   {sizes}   ({self.name}, {self.device})"]
+        lines = wrap(f"{self.expression}   {sizes}   ({self.name}, {self.device})", WIDTH, subsequent_indent="  ")
         lines.append(f"{'step':<11}{'einsum':<21}{'domain':<10}{'MFLOP':>9}{'MB':>8}{'fwd ms':>10}{'bwd ms':>10}")
         kept = 0
         for step in self.steps:
             kept += step.kept
             title = f"{step.kind} {step.chunk}" if step.chunk else step.kind
             lines.append(
-                f"{title:<11}{step.equation:<21}{step.output.domain:<10}{step.flops / 1e6:>9.1f}"
-                f"{(self.fixed_bytes + kept + step.transient) / 1e6:>8.1f}"
-                f"{step.seconds * 1e3:>10.3f}{step.backward_seconds * 1e3:>10.3f}"
+                f"{title:<11}{step.equation:<21}{step.output.domain:<10}{_fit(step.flops / 1e6, 9, 1)}"
+                f"{_fit((self.fixed_bytes + kept + step.transient) / 1e6, 8, 1)}"
+                f"{_fit(step.seconds * 1e3, 10, 3)}{_fit(step.backward_seconds * 1e3, 10, 3)}"
             )
         lines.append(
-            f"{'total':<11}{'':<31}{self.flops / 1e6:>9.1f}{self.peak_bytes / 1e6:>8.1f}"
-            f"{self.forward_seconds * 1e3:>10.3f}{(self.seconds - self.forward_seconds) * 1e3:>10.3f}"
+            f"{'total':<11}{'':<31}{_fit(self.flops / 1e6, 9, 1)}{_fit(self.peak_bytes / 1e6, 8, 1)}"
+            f"{_fit(self.forward_seconds * 1e3, 10, 3)}{_fit((self.seconds - self.forward_seconds) * 1e3, 10, 3)}"
         )
         for place, other in enumerate(self.runners_up, 2):
-            lines.append(f"  {place}. {other.seconds / max(self.seconds, 1e-12):.2f}x  {other.summary()}")
+            line = f"  {place}. {other.seconds / max(self.seconds, 1e-12):.2f}x  {other.summary()}"
+            lines += wrap(line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
         return "\n".join(lines)
 
     def without_runners_up(self) -> Plan:
         """The plan alone."""
         return replace(self, runners_up=())
+
+
+def _fit(number: float, width: int, decimals: int) -> str:
+    """A number in a column: rounded, or in powers of ten where it would not fit beside its neighbour."""
+    text = f"{number:.{decimals}f}"
+    return f"{text if len(text) < width else format(number, '.1e'):>{width}}"
 
 
 def peak(steps: tuple[Step, ...]) -> int:

@@ -1,13 +1,16 @@
 """Exact search over contraction order × place of the transforms × way to convolve.
 
-A state of the search is a set of merged operands and a domain; each state keeps its Pareto front of
-(seconds, bytes). Pairs that share no index are not merged unless nothing else is left.
+A state of the search is a set of merged operands and a domain; each state keeps its fastest ways and, with a
+byte limit, its Pareto front of (seconds, bytes kept, peak bytes). Pairs that share no index are not merged
+unless nothing else is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 from centaurus.contract import cost
 from centaurus.contract.cost import Cost, Rates
@@ -34,8 +37,7 @@ class Problem:
     limit: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class Entry:
+class Entry(NamedTuple):
     """A way to reach a state."""
 
     seconds: float
@@ -47,8 +49,7 @@ class Entry:
     chunk: int = 0
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """Merged operands (bits) and domain."""
 
     mask: int
@@ -170,8 +171,8 @@ class Search:
                 if chunk <= 2 * r.samples or chunk == CHUNKS[0]:
                     yield out, "chunked", cost.chunked(r, x, y, p.modes, p.phase, z, chunk), chunk
 
-    def entries(self, prune: bool) -> dict[State, list[Entry]]:
-        """Every state that can be reached, with its front (or with all ways, unpruned)."""
+    def entries(self, every: bool = False) -> dict[State, list[Entry]]:
+        """Every state that can be reached, with the ways that may lead to the best plan, or with every way."""
         found: dict[State, list[Entry]] = {}
         by_mask: dict[int, list[State]] = {}
         for mask in sorted(range(1, self.full + 1), key=lambda m: (m.bit_count(), m)):
@@ -185,21 +186,22 @@ class Search:
                         for out, kind, price, chunk in self.merges(a, b):
                             if self.allowed and not self.allowed(a.mask, b.mask, kind, a.domain):
                                 continue
-                            ways = _ways(((a, found[a]), (b, found[b])), kind, price, chunk, self.problem.limit)
-                            fresh[out] = _front([*fresh.get(out, ()), *ways], prune)
+                            ordered = (b, a) if a.mask & self.u else (a, b)  # the signal's own steps come last
+                            ways = self._ways(ordered, [found[s] for s in ordered], kind, price, chunk)
+                            fresh[out] = self._front([*fresh.get(out, ()), *ways], every)
             for domain in ("modes", "time", "frequency"):
                 state = State(mask, domain)
                 for out, kind, price in self.transforms(state) if state in fresh else ():
                     if self.allowed and not self.allowed(mask, 0, kind, domain):
                         continue
                     before = [e for e in fresh[state] if e.kind not in ("rfft", "irfft")]
-                    ways = _ways(((state, before),), kind, price, 0, self.problem.limit)
-                    fresh[out] = _front([*fresh.get(out, ()), *ways], prune)
+                    ways = self._ways((state,), [before], kind, price)
+                    fresh[out] = self._front([*fresh.get(out, ()), *ways], every)
             final = State(mask, "frequency")
             if mask & self.u and mask & self.k and final in fresh:
                 for out, kind, price in self.transforms(final):
-                    ways = _ways(((final, fresh[final]),), kind, price, 0, self.problem.limit)
-                    fresh[out] = _front([*(e for e in fresh.get(out, ()) if e.kind != "irfft"), *ways], prune)
+                    ways = self._ways((final,), [fresh[final]], kind, price)
+                    fresh[out] = self._front([*(e for e in fresh.get(out, ()) if e.kind != "irfft"), *ways], every)
             found.update(fresh)
             by_mask[mask] = list(fresh)
         return found
@@ -216,32 +218,28 @@ class Search:
         joined = [(a, b) for a, b in pairs if set(self.needed(a)) & set(self.needed(b)) or (a & self.u and b & self.k)]
         yield from joined or pairs
 
+    def _ways(
+        self, states: tuple[State, ...], parents: list[list[Entry]], kind: str, price: Cost, chunk: int = 0
+    ) -> Iterator[Entry]:
+        """An edge from every way to reach its parents, which run in the order given."""
+        limit, seconds, own = self.problem.limit, price.seconds + price.backward, price.kept + price.transient
+        for entries in product(*parents):
+            kept = top = 0
+            for entry in entries:
+                top = max(top, kept + entry.peak)
+                kept += entry.kept
+            top = max(top, kept + own)
+            if limit is None or top <= limit:
+                total = seconds + sum([entry.seconds for entry in entries])
+                yield Entry(total, kept + price.kept, top, price, kind, tuple(zip(states, entries, strict=True)), chunk)
 
-def _ways(
-    parents: tuple[tuple[State, list[Entry]], ...], kind: str, price: Cost, chunk: int, limit: int | None
-) -> Iterator[Entry]:
-    seconds, state = price.seconds + price.backward, parents[0][0]
-    if len(parents) == 1:
-        combinations: Iterable[tuple[tuple[State, Entry], ...]] = (((state, e),) for e in parents[0][1])
-    else:
-        other = parents[1][0]
-        combinations = (((state, e), (other, f)) for e in parents[0][1] for f in parents[1][1])
-    for combination in combinations:
-        kept = sum(e.kept for _, e in combination)
-        before = max(e.peak for _, e in combination) + min(e.kept for _, e in combination) * (len(combination) - 1)
-        top = max(before, kept + price.kept + price.transient)
-        if limit is None or top <= limit:
-            total = seconds + sum(e.seconds for _, e in combination)
-            yield Entry(total, kept + price.kept, top, price, kind, combination, chunk)
-
-
-def _front(entries: list[Entry], prune: bool) -> list[Entry]:
-    """The fastest few, and slower ones only where they need less memory."""
-    if not prune:
-        return entries
-    entries.sort(key=lambda e: (e.seconds, e.peak))
-    kept: list[Entry] = []
-    for entry in entries:
-        if len(kept) < FRONT or entry.peak < min(e.peak for e in kept):
-            kept.append(entry)
-    return kept
+    def _front(self, entries: list[Entry], every: bool) -> list[Entry]:
+        """The fastest few; with a byte limit also slower ones that need less memory, now or until backward."""
+        if every:
+            return entries
+        entries.sort(key=lambda e: e.seconds)
+        front = entries[:FRONT]
+        for entry in entries[FRONT:] if self.problem.limit is not None else ():
+            if not any(e.peak <= entry.peak and e.kept <= entry.kept for e in front):
+                front.append(entry)
+        return front

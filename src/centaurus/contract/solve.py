@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from centaurus.contract import cost
@@ -100,15 +102,15 @@ def _problem(
 @lru_cache(maxsize=4096)
 def _solve(problem: Problem, allowed: Filter | None = None) -> Plan:
     search = Search(problem, allowed)
-    found = search.entries(prune=True).get(State(search.full, "time"), [])
+    found = search.entries().get(State(search.full, "time"), [])
     if not found:
         if problem.limit is None:
             raise ExpressionError(f"no plan for {problem.expression}")
-        free = _solve(Problem(**{**problem.__dict__, "limit": None}))
-        least = min((free, *free.runners_up), key=lambda p: p.peak_bytes - p.fixed_bytes)
+        search = Search(replace(problem, limit=sys.maxsize), allowed)
+        least = min(search.entries()[State(search.full, "time")], key=lambda e: e.peak)
         raise LimitError(
-            f"no plan of {problem.expression} fits {problem.limit:,} bytes: the smallest found needs "
-            f"{least.peak_bytes - least.fixed_bytes:,} ({least.summary()})"
+            f"no plan of {problem.expression} fits {problem.limit:,} bytes: the closest needs {least.peak:,} "
+            f"({_plan(search, least, 'closest').summary()})"
         )
     found = sorted(found, key=lambda e: e.seconds)
     plans = [_plan(search, entry, "planned") for entry in found[: RUNNERS_UP + 1]]
@@ -147,5 +149,5 @@ def enumerate_plans(
     profile = Device.load(device) if isinstance(device, str) else device
     key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, None)
     search = Search(_problem(*key))
-    found = search.entries(prune=False)[State(search.full, "time")]
+    found = search.entries(every=True)[State(search.full, "time")]
     return [_plan(search, entry, "enumerated") for entry in sorted(found, key=lambda e: e.seconds)]
