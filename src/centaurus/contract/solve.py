@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from centaurus.contract import cost
 from centaurus.contract.device import Device
-from centaurus.contract.expression import Expression, ExpressionError, check_sizes, parse
+from centaurus.contract.expression import Expression, ExpressionError, check_size, check_sizes, parse
 from centaurus.contract.plan import Plan, Step, Value
 from centaurus.contract.search import Entry, Filter, Problem, Search, State
 
@@ -95,7 +95,11 @@ def _problem(
 ) -> Problem:
     e = parse(expression) if isinstance(expression, str) else expression
     checked = check_sizes(e, dict(sizes))
-    length = checked[e.time] if kernel_length is None else kernel_length
+    length = checked[e.time] if kernel_length is None else check_size(e.time, kernel_length, "the kernel")
+    kernel = e.operands[e.kernel]
+    for what, indices in (("modes", modes), ("phase", phase)):
+        if not set(indices) <= set(kernel) - {e.time}:
+            raise ExpressionError(f"{what} {indices!r} should be indices of the kernel {kernel!r} of {e}")
     return Problem(e, tuple(checked.items()), length, modes, phase, device, backward, limit)
 
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm.init import DT_RANGE
-from centaurus.ssm.topology import Counts
+from centaurus.ssm.topology import Counts, check_arguments
 from centaurus.tensor.precision import check_precision, without_autocast, working
 
 CHUNK = 32
@@ -24,13 +24,12 @@ class S6(Layer):
         self, in_channels: int, out_channels: int | None = None, states: int = 16, rank: int | None = None
     ) -> None:
         super().__init__()
+        optional = {"out_channels": out_channels, "rank": rank}
+        given = {name: size for name, size in optional.items() if size is not None}
+        check_arguments("S6", in_channels=in_channels, states=states, **given)
         if in_channels < 2:
             raise ValueError(
                 f"S6 gates channels with each other and needs at least 2, got {in_channels}: use 'separable'"
-            )
-        if states < 1 or (rank is not None and rank < 1) or (out_channels is not None and out_channels < 1):
-            raise ValueError(
-                f"S6 needs sizes of at least 1, got states={states}, rank={rank}, out_channels={out_channels}"
             )
         self.in_channels, self.out_channels = in_channels, out_channels or in_channels
         self.states, self.default_rank = states, rank is None

@@ -173,9 +173,8 @@ def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> To
     for index, size in sizes:
         check_size(index, size)
     built = Topology(expression, sizes, complex)
-    carried = set(built.channels_in).union(*map(built.indices, built.before())) & set(built.channels_out) - set(
-        built.modes
-    )
+    reached = set(built.channels_in).union(*map(built.indices, built.before()))
+    carried = reached & set(built.channels_out) - set(built.modes)
     if carried:
         raise ExpressionError(
             f"index {sorted(carried)[0]!r} of {text!r} goes from u to y past K: give it to K too, or fold it into b"
@@ -195,6 +194,9 @@ def named_sizes(
         )
     expression = parse(EQUATIONS[name])
     found = {index for op in expression.operands for index in op}
+    check_arguments(
+        name, in_channels=in_channels, out_channels=out_channels, states=states, substates=substates, groups=groups
+    )
     _refuse(name, found, in_channels, out_channels, substates, groups)
     offered: Mapping[str, int] = {
         "g": groups,
@@ -203,12 +205,17 @@ def named_sizes(
         "n": states,
         "m": substates,
     }
-    return tuple((index, check_size(index, offered[index])) for index in "gijnm" if index in found)
+    return tuple((index, offered[index]) for index in "gijnm" if index in found)
+
+
+def check_arguments(owner: str, **sizes: object) -> None:
+    """Sizes that a layer is built with are whole numbers of at least one."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} of {owner} should be a whole number of at least 1, got {size!r}")
 
 
 def _refuse(name: str, found: set[str], in_channels: int, out_channels: int, substates: int, groups: int) -> None:
-    for label, value in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-        check_size(label, value, name)
     if "m" not in found and substates != 1:
         raise ValueError(f"{name} has no sub-states: substates should be 1, got {substates}")
     if "g" not in found and groups != 1:
