@@ -1,0 +1,91 @@
+"""Contraction of two tensors by index strings against torch.einsum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from centaurus.tensor.pairs import align, laid_out, pair
+from tests.reference import gradients, worst
+
+TIGHT = 1e-12
+few = settings(max_examples=80, derandomize=True, deadline=None)
+INDICES = "abcdef"
+
+
+@st.composite
+def contractions(draw: st.DrawFn) -> tuple[str, str, str, dict[str, int]]:
+    """Two index strings and an output over some of their indices, in any order, with sizes."""
+    x, y = (
+        "".join(draw(st.permutations(INDICES)))[: draw(st.integers(1, 4))],
+        "".join(draw(st.permutations(INDICES)))[: draw(st.integers(1, 4))],
+    )
+    every = list(dict.fromkeys(x + y))
+    out = "".join(draw(st.permutations(every)))[: draw(st.integers(0, len(every)))]
+    return x, y, out, {i: draw(st.integers(1, 4)) for i in INDICES}
+
+
+def number(indices: str, size: dict[str, int], kind: torch.dtype, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = [size[i] for i in indices]
+    return torch.randn(shape, generator=generator, dtype=kind).requires_grad_()
+
+
+def split(x: Tensor) -> list[Tensor]:
+    return [x.real, x.imag] if x.is_complex() else [x]
+
+
+@few
+@given(
+    contractions(),
+    st.sampled_from((torch.float64, torch.complex128)),
+    st.sampled_from((torch.float64, torch.complex128)),
+)
+def test_any_contraction(given_: tuple[str, str, str, dict[str, int]], first: torch.dtype, second: torch.dtype) -> None:
+    xi, yi, out, size = given_
+    x, y = number(xi, size, first, 1), number(yi, size, second, 2)
+    wide = torch.promote_types(first, second)
+    wanted = torch.einsum(f"{xi},{yi}->{out}", x.to(wide), y.to(wide))
+    got = pair(x, xi, y, yi, out)
+    assert got.dtype == wide
+    assert worst(split(got), split(wanted)) <= TIGHT
+    found = [part for g in gradients(split(got), [x, y]) for part in split(g)]
+    right = [part for g in gradients(split(wanted), [x, y]) for part in split(g)]
+    assert worst(found, right) <= TIGHT
+
+
+@few
+@given(contractions(), st.booleans())
+@torch.no_grad()
+def test_adding_onto_a_result(given_: tuple[str, str, str, dict[str, int]], contiguous: bool) -> None:
+    """Where the result lies as the product would, the sum happens in place; elsewhere beside it."""
+    xi, yi, out, size = given_
+    x, y = number(xi, size, torch.float64, 1), number(yi, size, torch.float64, 2)
+    product = pair(x, xi, y, yi, out)
+    onto = torch.randn_like(product) if contiguous else torch.randn(product.shape, dtype=torch.float64)
+    wanted = onto + product
+    assert worst([pair(x, xi, y, yi, out, onto=onto)], [wanted]) <= TIGHT
+
+
+@few
+@given(contractions())
+@torch.no_grad()
+def test_a_laid_out_tensor_is_the_same(given_: tuple[str, str, str, dict[str, int]]) -> None:
+    xi, yi, out, size = given_
+    y = number(yi, size, torch.float64, 2)
+    assert torch.equal(laid_out(y, yi, xi, out), y)
+
+
+def test_aligning_is_a_view_for_broadcasting() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    assert align(x, "ab", "cbda").shape == (1, 3, 1, 2)
+    assert torch.equal(align(x, "ab", "ba"), x.T)
+    assert align(x, "ab", "ab").data_ptr() == x.data_ptr()
+
+
+def test_an_index_that_is_nowhere_is_an_error() -> None:
+    with pytest.raises((ValueError, KeyError, RuntimeError)):
+        pair(torch.ones(2, 3), "ab", torch.ones(3, 4), "bc", "az")
