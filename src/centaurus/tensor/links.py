@@ -19,6 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from centaurus.tensor.pairs import pair
 
+NARROW = 160  # spectra of up to this many rows are transposed by threads rather than in blocks
+
 Tensors = Sequence[Tensor]
 Backward = tuple[Tensor | None, list[Tensor]]
 
@@ -167,11 +169,6 @@ def _outside(total: Tensor, length: int, samples: int) -> Tensor:
     return total * bin_weights(total, length)
 
 
-def _aliases(bins: int) -> bool:
-    """Whether rows of this many complex numbers fall on the same sets of a cache: then only blocked copies are fast."""
-    return bins * 8 % 65536 < 1024
-
-
 @dataclass(frozen=True)
 class Multiply(Link):
     """Signal spectrum times kernel spectrum, summing channels: one complex GEMM for every bin.
@@ -204,13 +201,16 @@ class Multiply(Link):
         shared = self._groups()[0]
         x = x.permute([indices.index(i) for i in shared + rows + columns + indices[-1]])
         s, f, sizes = len(shared), x.shape[-1], x.shape[:-1]
-        x = x.reshape(-1, f).t().contiguous() if _aliases(f) else x.movedim(-1, 0).contiguous()
+        x = x.movedim(-1, 0).contiguous()
         return x.view(f * math.prod(sizes[:s]), math.prod(sizes[s : s + len(rows)]), -1)
 
     def _rows(self, bins: Tensor, order: str, sizes: dict[str, int], out: str) -> Tensor:
         """Matrices back to (…, f) in the order of ``out``."""
-        f = sizes[out[-1]]
-        x = bins.view(f, -1).t().contiguous().view([sizes[i] for i in order] + [f])
+        f, shape = sizes[out[-1]], [sizes[i] for i in order]
+        if math.prod(shape) > NARROW:  # a flat transposition goes in blocks, on one thread
+            x = bins.view(f, -1).t().contiguous().view([*shape, f])
+        else:
+            x = bins.view([f, *shape]).movedim(0, -1).contiguous()
         return x.permute([(order + out[-1]).index(i) for i in out])
 
     def prepare(self, tensors: Tensors) -> Tensors:
@@ -229,14 +229,23 @@ class Multiply(Link):
         return self._bins(x, self.signal, summed, own)
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
+        """dX = conj(K)ᵀ G and dK = G conj(X)ᵀ; no GEMM meets a lazily conjugated operand, which torch would copy."""
         shared, summed, own, fresh = self._groups()
         bins = self._bins(grad, self.out, fresh, own)
-        kernel = [torch.bmm(bins, torch.conj_physical(kept).mT)]
+        few = bins.shape[2] < tensors[0].shape[2]  # fewer rows than channels: cheaper to conjugate the signal's side
+        if few:
+            bins = bins.conj_physical_()
+            kernel = torch.bmm(bins, kept.mT).conj_physical_()
+        else:
+            kernel = torch.bmm(bins, torch.conj_physical(kept).mT)
         if not want_x:
-            return None, kernel
+            return None, [kernel]
         sizes = dict(self.sizes) | dict(zip(self.out, grad.shape, strict=True))
-        back = torch.bmm(torch.conj_physical(tensors[0]).mT, bins)
-        return self._rows(back, shared + summed + own, sizes, self.signal), kernel
+        if few:
+            back = torch.bmm(tensors[0].mT, bins).conj_physical_()
+        else:
+            back = torch.bmm(torch.conj_physical(tensors[0]).mT, bins)
+        return self._rows(back, shared + summed + own, sizes, self.signal), [kernel]
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
         shared, summed, _, fresh = self._groups()
