@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from centaurus.contract import ExpressionError, parse, plan_expression
+from centaurus.contract import ExpressionError, LimitError, parse, plan_expression
 from centaurus.contract.execute import temporal_einsum
 
 
@@ -120,6 +120,12 @@ def test_operands_of_other_types() -> None:
         TypeError, match=says("operand 1 is torch.float32 on meta", "operand 0 is torch.float32 on cpu")
     ):
         temporal_einsum("bit,it->bit", u, k.to("meta"))
+
+
+def test_a_limit_that_nothing_fits() -> None:
+    u, k = operands(u=(2, 3, 50), k=(3, 50))
+    with pytest.raises(LimitError, match=says("no plan of bit,it->bit fits 1 bytes", "the closest needs")):
+        temporal_einsum("bit,it->bit", u, k, limit=1)
 
 
 def test_a_plan_for_something_else() -> None:

@@ -165,3 +165,18 @@ def test_gradients_of_some_operands_only(case: Case, tile: int) -> None:
             some = [x if x is chosen else x.detach() for x in operands]
             got = gradients([program(split_kernel(case, some))], [chosen])
             assert worst(got, [right]) <= TIGHT, plan.summary()
+
+
+@pytest.mark.parametrize("case", [Case("bit,ni,nt,jn->bjt"), Case("bit,ni,nt,jn->bjt", "n")], ids=label)
+def test_nothing_kept_for_backward_is_written_to(case: Case) -> None:
+    """A second backward through the same graph gives the same gradients, and the operands stay as they were."""
+    sizes = {"b": 3, "i": 2, "n": 2, "j": 3, "t": 37}
+    operands = tensors(case, sizes, 37, seed=2)
+    before = [x.detach().clone() for x in operands]
+    weights = torch.randn(3, 3, 37, dtype=torch.float64)
+    for plan in enumerate_plans(case.expression, sizes, modes=case.modes):
+        total = (Program(plan)(split_kernel(case, operands)) * weights).sum()
+        first = torch.autograd.grad(total, operands, retain_graph=True)
+        for a, b in zip(first, torch.autograd.grad(total, operands), strict=True):
+            assert torch.equal(a, b), plan.summary()
+    assert all(torch.equal(x, old) for x, old in zip(operands, before, strict=True))

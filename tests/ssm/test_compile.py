@@ -46,7 +46,7 @@ def test_forward_and_backward(build: Callable[[], Layer], channels: int, device:
     check(layer, torch.compile(layer, backend="aot_eager"), [u], [u, *layer.parameters()])
 
 
-@pytest.mark.parametrize("kind", ["bottleneck complex", "S6 with a mixer"])
+@pytest.mark.parametrize("kind", ["depthwise", "S6 with a mixer"])
 def test_step(kind: str) -> None:
     _, build, channels = next(k for k in KINDS if k[0] == kind)
     layer, u = build().float(), torch.randn(2, channels, 20, requires_grad=True)

@@ -19,6 +19,8 @@ TIGHT = 1e-9  # largest relative error in fp64: values, states and gradients
 few = settings(max_examples=8, derandomize=True, deadline=None)
 TOPOLOGIES = [(name, complex) for name in [*NAMED, *OWN] for complex in (False, True) if complex_allowed(name, complex)]
 
+RULES = [(*case, rule) for case in TOPOLOGIES for rule in DISCRETIZATIONS if rule == "simple" or case[0] in NAMED]
+
 
 def noise(layer: Layer, channels: int, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
     """A signal, and a state to start from, that both want gradients."""
@@ -44,8 +46,7 @@ def run(layer: Layer, u: Tensor, sizes: list[int], state: Tensor) -> tuple[Tenso
     return torch.cat(outputs, -1), carried
 
 
-@pytest.mark.parametrize("discretization", DISCRETIZATIONS)
-@pytest.mark.parametrize(("topology", "complex"), TOPOLOGIES)
+@pytest.mark.parametrize(("topology", "complex", "discretization"), RULES)
 @few
 @given(data=st.data())
 def test_ssm(topology: str, complex: bool, discretization: str, data: st.DataObject) -> None:
@@ -125,3 +126,30 @@ def test_the_papers_if_statements(sizes: tuple[int, int, int]) -> None:
     layer.strategy = "paper"
     u, _ = noise(layer, channels, batch, 50, seed=4)
     assert worst([layer(u)], [recurrence(layer, u)[0]]) <= TIGHT
+
+
+@pytest.mark.parametrize("topology", ["bottleneck", "full"])
+def test_one_parameter_may_learn_alone(topology: str) -> None:
+    """Whatever is frozen, the rest gets the gradient it gets together with everything."""
+    layer = random_ssm(topology)
+    u, _ = noise(layer, layer.in_channels, 2, 60, seed=5)
+    u = u.detach()
+    everything = dict(layer.named_parameters())
+    wanted = dict(zip(everything, gradients([recurrence(layer, u)[0]], list(everything.values())), strict=True))
+    for name, chosen in everything.items():
+        for p in everything.values():
+            p.requires_grad_(p is chosen)
+        for y in (layer(u), layer.step(u)[0]):
+            assert worst(gradients([y], [chosen]), [wanted[name]]) <= TIGHT
+
+
+def test_inference_does_not_spoil_training() -> None:
+    """Nothing that is remembered from inference mode gets into a later graph."""
+    layer = random_ssm("bottleneck")
+    u, _ = noise(layer, layer.in_channels, 2, 60, seed=6)
+    with torch.inference_mode():
+        layer(u.detach())
+        layer.step(u.detach())
+    inputs = [u, *layer.parameters()]
+    assert worst(gradients([layer(u)], inputs), gradients([recurrence(layer, u)[0]], inputs)) <= TIGHT
+    assert worst(gradients([layer.step(u)[0]], inputs), gradients([recurrence(layer, u)[0]], inputs)) <= TIGHT
