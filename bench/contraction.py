@@ -85,7 +85,7 @@ def choices(layer: SSM, u: Tensor, grad: Tensor) -> dict[str, Any]:
     plan = layer.plan(u.shape[0], u.shape[-1])
     plans = [plan, *plan.runners_up]
     runs = {str(place): both_ways(layer, u, grad, Program(p)) for place, p in enumerate(plans)}
-    seconds = alternate(runs, rounds=5, budget=6.0)
+    seconds = alternate(runs, rounds=5, budget=4.0)
     fastest = min(seconds.values())
     return {
         "plan": plan.summary(),
@@ -114,7 +114,7 @@ def grid_point(batch: int, states: int, length: int, rounds: int, compiled: bool
             runs["listing1_compiled"]()
         finally:
             listing1.get_kernel = eager
-    seconds = alternate(runs, rounds=rounds)
+    seconds = alternate(runs, rounds=rounds, budget=12.0)
     point: dict[str, Any] = {"batch": batch, "states": states, "length": length, "seconds": seconds}
     point["ratio"] = {name: seconds[name] / seconds["planned"] for name in seconds if name != "planned"}
     point["peak_bytes"] = {name: peak_bytes(runs[name]) for name in ("planned", "listing1")}
@@ -153,7 +153,7 @@ def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int) -> d
 
         return run
 
-    seconds = alternate({which: strategy(which) for which in ("planned", "paper", "natural")}, rounds, budget=8.0)
+    seconds = alternate({which: strategy(which) for which in ("planned", "paper", "natural")}, rounds, budget=6.0)
     layer.strategy = "planned"
     point: dict[str, Any] = {"layer": f"{name} {i}→{j} {n}×{m}", "batch": batch, "length": length, "seconds": seconds}
     point["ratio"] = {which: seconds[which] / seconds["planned"] for which in ("paper", "natural")}
