@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from centaurus.contract.device import Device
 
 REAL, COMPLEX = 4, 8  # bytes of a number; costs are those of single precision
+KEPT_BYTES = 96 << 20  # a signal's intermediates in time are kept for backward up to this size in all
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Rates:
         rows = max(1, int(self.device.tile_bytes // max(1.0, numbers_per_row * REAL)))
         return math.ceil(self.size[self.batch] / rows)
 
-    def done(self, flops: float, forward: float, back: float, numbers: float, signal: bool) -> Cost:
+    def done(
+        self, flops: float, forward: float, back: float, numbers: float, signal: bool, keeps: bool = False
+    ) -> Cost:
         """Forward and backward time and bytes of a step whose result has this many real numbers."""
         size = int(numbers * REAL)
         if not self.backward:
@@ -87,6 +90,8 @@ class Rates:
         overhead = (tiles - 1) * 8 * self.device.call
         if tiles == 1:
             return Cost(flops, forward, back, size, 2 * size)
+        if keeps and 3 * size <= KEPT_BYTES:
+            return Cost(flops, forward + overhead, back + overhead, size, 4 * size // tiles)
         return Cost(flops, forward + overhead, back + forward + overhead, 0, 4 * size // tiles)
 
 
@@ -105,7 +110,9 @@ def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> C
     forward = r.gemm(shared, columns, k, rows)
     back = r.gemm(shared, k, columns, rows) + r.gemm(shared, columns, rows, k)
     arrange = r.moved(r.count(x) * steps) if signal else 0.0
-    return r.done(flops, forward + arrange, back + arrange, result, signal)
+    if domain == "frequency" and not signal:  # complex, outside the chain: passes for parts and weights
+        arrange = 3 * r.moved(result)
+    return r.done(flops, forward + arrange, back + arrange, result, signal, keeps=domain == "time")
 
 
 def generate(r: Rates, weight: str, modes: str, out: str) -> Cost:
@@ -213,6 +220,6 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
     tables += 2 * r.moved(r.count(weight) * chunk * 4) + 40 * r.device.call
     flops = sum(2.0 * b * m * k * n for b, m, k, n in gemms)
     numbers = r.count(out) * r.samples + states
-    cost = r.done(flops, forward + loop + copies, back + 2.5 * loop + 2 * copies, numbers, signal=True)
+    cost = r.done(flops, forward + loop + copies, back + 2.5 * loop + 2 * copies, numbers, signal=True, keeps=True)
     held = int(REAL * (3 * r.count(kernel) * chunk * chunk + 8 * r.count(weight) * chunk))
     return Cost(cost.flops, cost.seconds + tables, cost.backward + 2 * tables, cost.kept + held, cost.transient)

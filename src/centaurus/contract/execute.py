@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from centaurus.contract.cost import KEPT_BYTES
 from centaurus.contract.device import Device
 from centaurus.contract.expression import Expression, parse, sizes_of
 from centaurus.contract.plan import Plan, Step, Value
@@ -51,9 +52,8 @@ class Program:
         held, left = self._entry(ways[0]), ways[-1].output.indices
         self.entering = "".join(i for i in self.expression.operands[self.expression.signal] if i in held)
         batch = next((i for i in held if i in left and self._only_signal(i)), "")
-        self.chain = Chain(
-            self.links, counts, self.entering, held, self.expression.output, left, batch, self._tile(ways, batch)
-        )
+        tile, keep = self._tile(ways, batch)
+        self.chain = Chain(self.links, counts, self.entering, held, self.expression.output, left, batch, tile, keep)
 
     def _only_signal(self, index: str) -> bool:
         e = self.expression
@@ -70,10 +70,13 @@ class Program:
                 count *= self.size[index]
         return count
 
-    def _tile(self, ways: list[Step], batch: str) -> int:
-        """Rows of the batch in a tile, evened out over the tiles."""
+    def _tile(self, ways: list[Step], batch: str) -> tuple[int, bool]:
+        """Rows of the batch in a tile, evened out over the tiles, and whether intermediates are kept for backward.
+
+        Spectra are quick to compute again; what comes of projections and chunks is kept while it is small.
+        """
         if not batch:
-            return 1
+            return 1, True
         largest = max(self._numbers(v, batch) for step in ways for v in (*step.inputs[:1], step.output))
         for step in ways:
             if step.kind == "chunked":
@@ -87,7 +90,9 @@ class Program:
         rows = max(1, self.plan.tile_bytes // (4 * largest))
         if total * largest > self.plan.tile_bytes // 16:  # a large batch goes in four tiles or more
             rows = min(rows, max(32, -(-total // 4)))
-        return -(-total // -(-total // rows))
+        tiles = -(-total // rows)
+        small = 4 * total * largest * len(ways) <= KEPT_BYTES and all(s.output.domain == "time" for s in ways)
+        return -(-total // tiles), tiles == 1 or small
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:
         """The link of a step, how many tensors it takes, and what makes them from the other values."""

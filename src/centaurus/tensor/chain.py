@@ -25,6 +25,7 @@ class Chain:
     left: str  # channel-major, as the last link leaves them
     batch: str  # index that tiles run over, or ""
     tile: int
+    keep: bool  # what backward needs is kept from forward instead of computed again
 
     def __call__(self, u: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """The signal through all links, differentiable in the signal and the tensors."""
@@ -56,21 +57,23 @@ class _Run(torch.autograd.Function):
         prepared = [link.prepare(group) for link, group in zip(chain.links, chain.groups(tensors), strict=True)]
         held = u.permute([chain.signal.index(i) for i in chain.held])
         pieces = chain.tiles(held, chain.held)
-        keep = len(pieces) == 1 and any(ctx.needs_input_grad)
-        trail: list[tuple[Any, Any]] = []
+        keep = chain.keep and any(ctx.needs_input_grad)
+        trails: list[list[tuple[Any, Any]]] = []
         result: Tensor | None = None
         start = 0
         for piece in pieces:
-            x = piece
+            x, trail = piece, []
             for link, group in zip(chain.links, prepared, strict=True):
                 y, kept = link.forward(x, group)
                 if keep:
                     trail.append((x if link.wants_input else None, kept))
                 x = y
                 del y, kept
+            if keep:
+                trails.append(trail)
             result = _place(chain, u, result, x, start, held)
             start += x.shape[chain.left.index(chain.batch)] if chain.batch else 0
-        ctx.chain, ctx.trail, ctx.prepared = chain, trail, prepared if any(ctx.needs_input_grad) else []
+        ctx.chain, ctx.trails, ctx.prepared = chain, trails, prepared if any(ctx.needs_input_grad) else []
         ctx.save_for_backward(u, *tensors)
         assert result is not None
         return result
@@ -93,7 +96,7 @@ class _Run(torch.autograd.Function):
             chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
         )
         for tile, (x, dy) in enumerate(zip(inputs, outputs, strict=True)):
-            trail = ctx.trail or _retrace(chain, x, prepared)
+            trail = ctx.trails[tile] if ctx.trails else _retrace(chain, x, prepared)
             del x
             for p in range(len(chain.links) - 1, -1 if want_u else first - 1, -1):
                 source, kept = trail[p] if p < len(trail) else (None, None)
