@@ -100,12 +100,56 @@ class Chunked(Link):
         """The tables as the GEMMs of the forward pass want them in memory."""
         signal, out, into, out_of = self.indices()
         states = self.states + "η"
+        local = (
+            tensors[0].contiguous() if self._lone(tensors[0]) else laid_out(tensors[0], self.kernel + "πκ", signal, out)
+        )
         return [
-            laid_out(tensors[0], self.kernel + "πκ", signal, out),
+            local,
             laid_out(tensors[1], into, signal, states),
             laid_out(tensors[2], out_of, states, out),
             tensors[3],
         ]
+
+    def _lone(self, local: Tensor) -> str:
+        """Channels of the signal that are summed but of size one, where new ones come from the kernel.
+
+        The signal is then repeated for each new channel (a view) rather than summed: one GEMM a channel, whose
+        results lie as the states' do.
+        """
+        summed = "".join(i for i in self.kernel if i in self.signal and i not in self.out)
+        if all(local.shape[self.kernel.index(i)] == 1 for i in summed) and any(
+            i not in self.signal for i in self.kernel
+        ):
+            return summed
+        return ""
+
+    def _repeated(self, blocks: Tensor, local: Tensor, lone: str) -> tuple[Tensor, str]:
+        """The signal's blocks without its lone channels, once for every new channel."""
+        signal = self.indices()[0]
+        fresh = "".join(i for i in self.kernel if i not in self.signal)
+        sizes = [local.shape[self.kernel.index(i)] for i in fresh]
+        x = blocks.squeeze([signal.index(i) for i in lone])
+        return x.expand(*sizes, *x.shape), fresh + "".join(i for i in signal if i not in lone)
+
+    def _inside(self, blocks: Tensor, local: Tensor) -> Tensor:
+        """What a chunk's own samples add to its output."""
+        signal, out, _, _ = self.indices()
+        lone = self._lone(local)
+        if not lone:
+            return pair(blocks, signal, local, self.kernel + "πκ", out)
+        x, indices = self._repeated(blocks, local, lone)
+        kernel = "".join(i for i in self.kernel if i not in lone)
+        return pair(x, indices, local.squeeze([self.kernel.index(i) for i in lone]), kernel + "πκ", out)
+
+    def _inside_gradient(self, blocks: Tensor, grad: Tensor, local: Tensor) -> Tensor:
+        """Gradient of the Toeplitz table."""
+        signal, out, _, _ = self.indices()
+        lone = self._lone(local)
+        if not lone:
+            return pair(blocks, signal, grad, out, self.kernel + "πκ")
+        x, indices = self._repeated(blocks, local, lone)
+        kernel = "".join(i for i in self.kernel if i not in lone)
+        return pair(x, indices, grad, out, kernel + "πκ").reshape(local.shape)
 
     def _decay(self, tensors: Tensors) -> Tensor:
         """a^Q as a complex tensor that lines up with the states."""
@@ -119,8 +163,8 @@ class Chunked(Link):
 
     def read(self, x: Tensor, states: Tensor, tensors: Tensors) -> Tensor:
         """Output from the signal inside each chunk and the state before it."""
-        signal, out, _, out_of = self.indices()
-        y = pair(split(x, self.chunk), signal, tensors[0], self.kernel + "πκ", out)
+        _, out, _, out_of = self.indices()
+        y = self._inside(split(x, self.chunk), tensors[0])
         return joined(pair(self._before(states), self.states + "η", tensors[2], out_of, out, onto=y), x.shape[-1])
 
     def _before(self, states: Tensor) -> Tensor:
@@ -144,7 +188,7 @@ class Chunked(Link):
         dz = torch.view_as_real(dz.resolve_conj())
         lost = torch.view_as_real(lost.resolve_conj())
         own = [
-            pair(inputs, signal, blocks, out, self.kernel + "πκ"),
+            self._inside_gradient(inputs, blocks, tensors[0]),
             pair(inputs, signal, dz, states, into),
             pair(before, states, blocks, out, out_of),
             lost.sum([a for a, i in enumerate(states) if i not in self.modes and i != "η"]),
