@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from reference import convolve
 
 from centaurus.contract import enumerate_plans
 from centaurus.contract.execute import Modes, Program
 from centaurus.tensor.modes import generate
+from tests.reference import convolve
 
 
 @pytest.mark.parametrize("tile_bytes", [1 << 24, 400])
