@@ -105,6 +105,11 @@ def test_a_table_of_your_own() -> None:
     check_layer(net.body, 1)
 
 
+def test_a_denoiser_may_keep_its_level() -> None:
+    net = denoiser(replace(narrow("denoiser/hybrid").table, level=100.0))
+    check_layer(net, 1)
+
+
 def test_a_denoiser_may_start_with_a_dc_block() -> None:
     table = replace(
         narrow("denoiser/hybrid").table, encoder=(Row("dc-block"), *narrow("denoiser/hybrid").table.encoder)

@@ -17,13 +17,16 @@ from centaurus.nn import (
     Dropout1d,
     Gated,
     LayerNorm,
+    Leveled,
     Pointwise,
     RunningMean,
+    Serial,
     SiLU,
     Up,
     WindowedMean,
     finish,
 )
+from centaurus.nn.level import follow
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -161,6 +164,24 @@ def test_dc_block_takes_an_offset_away_and_leaves_speech() -> None:
     assert abs(float(y.std() / tone[8000:].std()) - 1) < 0.01
 
 
+@pytest.mark.parametrize("hops", [1, 15, 16, 17, 40])
+def test_a_level_rises_at_once_and_falls_slowly(hops: int) -> None:
+    x, past = noise(2, hops).abs(), torch.tensor([[0.0], [3.0]], **DOUBLE)
+    wanted, y = [], past[:, 0]
+    for t in range(hops):
+        y = torch.maximum(x[:, t], 0.9 * y)
+        wanted.append(y)
+    torch.testing.assert_close(follow(x, 0.9, past), torch.stack(wanted, dim=-1))
+
+
+def test_a_leveled_body_is_as_loud_as_its_input() -> None:
+    body = Serial([Down(1, 6, 4), LayerNorm(6), SiLU(), Up(6, 1, 4)])
+    layer, u = Leveled(body, 8.0).double(), noise(1, 1, 400)
+    torch.testing.assert_close(layer(100 * u), 100 * layer(u), rtol=1e-6, atol=1e-9)
+    assert float(layer(torch.zeros_like(u)).abs().max()) < 1e-4
+    torch.testing.assert_close(Leveled(Serial(), 8.0).double()(u), u)
+
+
 def test_dropout_drops_whole_channels_while_training_only() -> None:
     layer, u = Dropout1d(0.5), torch.ones(50, 20, 7)
     y = layer(u)
@@ -186,6 +207,8 @@ def test_a_gated_block_is_its_formula() -> None:
         (lambda: WindowedMean(3, 0), "window should be at least 1, got 0"),
         (lambda: Dropout1d(1.0), "got 1.0"),
         (lambda: DCBlock(pole=1.5), "got 1.5"),
+        (lambda: Leveled(Serial(), 0.0), "above 0 hops, got 0.0"),
+        (lambda: Leveled(AvgPool(2), 1.0), "ratio 1/2"),
         (lambda: Gated(3, 4, AvgPool(2)), "hop 2"),
         (lambda: Pointwise(3, 4)(torch.zeros(1, 2, 5)), "3 input channels, got 2"),
         (lambda: LayerNorm(3)(torch.zeros(1, 2, 5)), "3 input channels, got 2"),

@@ -10,7 +10,7 @@ from centaurus.layer import Layer
 from centaurus.models.network import Network
 from centaurus.models.rows import front, lookup, state_space, with_states
 from centaurus.models.tables import DENOISERS, DenoiserTable, Row
-from centaurus.nn import Activation, Block, Down, Hourglass, Part, Serial, Up, with_conv
+from centaurus.nn import Activation, Block, Down, Hourglass, Leveled, Part, Serial, Up, with_conv
 
 # Inside, the norms bring every signal to about one, however quiet the speech. Starting the way up at a tenth lets the
 # skips speak first: the untrained network is close to the identity instead of 17 dB of its own making above it.
@@ -31,8 +31,10 @@ class Denoiser(Network):
         glass = _hourglass(encoder, table.decoder, middle, table.conv)
         output = [row for row in table.output for _ in range(row.times)]
         last = [_block(row, 1, table.conv, silent=k == len(output) - 1) for k, row in enumerate(output)]
-        body = Serial({"first": Serial(first), "hourglass": glass, "output": Serial(last)})
-        super().__init__(table, body, settings)
+        inside: dict[str, Layer] = {"hourglass": glass, "output": Serial(last)}
+        if table.level:
+            inside = {"level": Leveled(Serial(inside), table.level)}
+        super().__init__(table, Serial({"first": Serial(first), **inside}), settings)
 
     def parts(self) -> list[Part]:
         return self.body.parts()

@@ -44,13 +44,17 @@ class ClassifierTable:
 
 @dataclass(frozen=True)
 class DenoiserTable:
-    """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps stand before each SSM."""
+    """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps stand before each SSM.
+
+    With ``level``, the hourglass works at a common level that falls to 1/e in so many hops (the paper has none).
+    """
 
     encoder: tuple[Row, ...]
     middle: tuple[Row, ...]
     decoder: tuple[Row, ...]
     output: tuple[Row, ...]
     conv: int = 0
+    level: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from centaurus.nn.blocks import Activation, Block, Gated, conv_module, feed_forward, with_conv
 from centaurus.nn.containers import Composite, Counts, Part
 from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
+from centaurus.nn.level import Leveled
 from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
 from centaurus.nn.stream import Hourglass, Layer, Residual, Serial, State, Stream, reset
 
@@ -20,6 +21,7 @@ __all__ = [
     "Hourglass",
     "Layer",
     "LayerNorm",
+    "Leveled",
     "Part",
     "Pointwise",
     "Residual",
