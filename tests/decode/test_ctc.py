@@ -1,0 +1,109 @@
+"""Greedy CTC against the two-line definition, and any pieces against the whole."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from centaurus.decode import Greedy, Style, Vocabulary, Words, greedy, join
+
+PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
+LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])
+WHOLE = Vocabulary.of(["<blank>", "stop", "go", "left"])
+VOCABULARIES = [PIECES, LETTERS, WHOLE]
+
+paths = st.lists(st.integers(0, 3), max_size=30)
+
+
+def logits(path: list[int], tokens: int, seed: int = 0) -> NDArray[np.float32]:
+    """Random logits whose most probable tokens are the path."""
+    x = np.random.default_rng(seed).standard_normal((tokens, len(path))).astype(np.float32)
+    x[path, range(len(path))] = 5
+    return x
+
+
+def definition(path: list[int], vocabulary: Vocabulary) -> list[tuple[int, int, int]]:
+    """Collapse, then drop blanks."""
+    runs = [(index, [k for k, _ in run]) for index, run in groupby(enumerate(path), key=lambda x: x[1])]
+    return [(index, run[0], run[-1] + 1) for index, run in runs if index != vocabulary.blank]
+
+
+def test_vocabularies_are_told_apart() -> None:
+    assert [v.style for v in VOCABULARIES] == [Style.PIECES, Style.CHARACTERS, Style.WORDS]
+    assert [v.blank for v in VOCABULARIES] == [0, 0, 0]
+    assert Vocabulary.of(["a", "b", "<blank>"]).blank == 2
+    assert Vocabulary.of(["a", "b"], style="word").style is Style.WORDS
+
+
+def test_bad_vocabularies_are_named() -> None:
+    with pytest.raises(ValueError, match="list of strings"):
+        Vocabulary.of([])
+    with pytest.raises(ValueError, match="index 7"):
+        Vocabulary.of(["a"], blank=7)
+
+
+@settings(max_examples=50)
+@given(paths, st.integers(0, 99))
+def test_tokens_are_the_definition(path: list[int], seed: int) -> None:
+    collapse = Greedy(WHOLE)
+    x = logits(path, 4, seed)
+    tokens = collapse.push(x) + collapse.flush()
+    assert [(t.index, t.start, t.end) for t in tokens] == definition(path, WHOLE)
+    e = np.exp(x.astype(np.float64))
+    p = e / e.sum(0)
+    for t in tokens:
+        assert t.confidence == pytest.approx(p[t.index, t.start : t.end].mean())
+
+
+@settings(max_examples=50)
+@given(paths, st.integers(0, 99), st.lists(st.integers(0, 30), max_size=6), st.sampled_from(VOCABULARIES))
+def test_pieces_give_what_the_whole_gives(path: list[int], seed: int, cuts: list[int], vocabulary: Vocabulary) -> None:
+    x = logits(path, len(vocabulary.tokens), seed)
+    whole = greedy(x, vocabulary, 0.16)
+    collapse, words = Greedy(vocabulary), Words(vocabulary, 0.16)
+    for _ in range(2):  # the second time after a flush, as new
+        found = []
+        for piece in np.split(x, sorted(min(cut, len(path)) for cut in cuts), axis=1):
+            found += words.push(collapse.push(piece))
+        assert found + words.partial(collapse.open) == whole
+        assert found + words.push(collapse.flush()) + words.flush() == whole
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "path", "text"),
+    [
+        (PIECES, [2, 2, 0, 3, 4, 0, 5, 0, 5], "centaurus a a"),
+        (PIECES, [3, 4], "taurus"),
+        (LETTERS, [1, 2, 3, 0, 3, 1, 1, 4, 1], "abb c"),
+        (WHOLE, [1, 1, 0, 1, 2, 3], "stop stop go left"),
+        (WHOLE, [0, 0], ""),
+        (WHOLE, [], ""),
+    ],
+)
+def test_words(vocabulary: Vocabulary, path: list[int], text: str) -> None:
+    assert join(greedy(logits(path, len(vocabulary.tokens)), vocabulary, 0.16)) == text
+
+
+def test_times_cover_the_frames_of_a_word() -> None:
+    words = greedy(logits([0, 2, 3, 3, 4, 0, 5], 6), PIECES, 0.5)
+    assert [(w.text, w.start, w.end) for w in words] == [("centaurus", 0.5, 2.5), ("a", 3.0, 3.5)]
+    words = greedy(logits([2, 1, 1, 3], 5), LETTERS, 1.0)
+    assert [(w.text, w.start, w.end) for w in words] == [("a", 0, 1), ("b", 3, 4)]
+
+
+def test_a_token_still_open_is_not_given_twice() -> None:
+    collapse = Greedy(WHOLE)
+    assert collapse.push(logits([1, 1], 4)) == []
+    assert [t.index for t in collapse.open] == [1]
+    assert [(t.start, t.end) for t in collapse.push(logits([1, 0], 4))] == [(0, 3)]
+    assert collapse.flush() == []
+
+
+def test_logits_of_another_vocabulary_are_named() -> None:
+    with pytest.raises(ValueError, match=r"\(4, frames\).*\(3, 5\)"):
+        Greedy(WHOLE).push(np.zeros((3, 5), np.float32))
