@@ -1,0 +1,1 @@
+"""Training: losses, schedule, order of the data, one loop, run folders and evaluation."""
