@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from centaurus.cli import demo, networks, output, planning
+from centaurus.cli import demo, denoise, faults, networks, output, planning, spot, transcribe
 
 app = typer.Typer(
     help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
@@ -14,6 +14,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(denoise.denoise)
+app.command()(spot.spot)
+app.command()(transcribe.transcribe)
 app.command()(networks.models)
 app.command()(networks.count)
 app.command()(networks.verify)
@@ -40,7 +43,7 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command. Bad input and missing files or packages are one message and exit code 2, not a traceback."""
+    """Run a command. A fault is one message and its exit code, not a traceback; a mistake in the command line is 2."""
     try:
         app(args=arguments, prog_name="centaurus")
     except ModuleNotFoundError as error:
@@ -48,4 +51,4 @@ def main(arguments: list[str] | None = None) -> None:
 
         output.fail(what_to_install(error))
     except (ValueError, OSError, ImportError) as error:
-        output.fail(error)
+        output.fail(error, faults.exit_code(error))

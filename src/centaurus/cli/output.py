@@ -20,6 +20,12 @@ def show(text: object) -> None:
     Console(highlight=False, markup=False, emoji=False).print(str(text))
 
 
+def show_line(text: str) -> None:
+    """A line as it is, at once: for results that come one by one."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def show_json(data: Any) -> None:
     """Plain data, indented."""
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
@@ -35,10 +41,16 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console(highlight=False, markup=False, emoji=False).print(table)
 
 
-def fail(message: object) -> NoReturn:
-    """One message on standard error, exit code 2."""
+def note(message: object) -> None:
+    """One line on standard error, for what is worth knowing while the work goes on."""
     sys.stderr.write(f"centaurus: {message}\n")
-    raise SystemExit(2)
+    sys.stderr.flush()
+
+
+def fail(message: object, code: int = 2) -> NoReturn:
+    """One message on standard error and an exit code."""
+    note(message)
+    raise SystemExit(code)
 
 
 def size(count: float) -> str:

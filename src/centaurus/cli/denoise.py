@@ -1,0 +1,167 @@
+"""``centaurus denoise``: files, folders and pipes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from centaurus.cli import faults, listening, output
+
+if TYPE_CHECKING:
+    from centaurus.runtime.jobs import Options, Report
+    from centaurus.runtime.pipes import Layout
+    from centaurus.runtime.plans import Job
+
+
+def denoise(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="IN…", help="Sound files, folders, or - for standard input (WAV, or --raw).")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="File, folder or - for standard output. Default: IN.denoised.wav beside IN."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "denoise-16k",
+    attn_limit_db: Annotated[
+        float | None, typer.Option(min=0, help="Let noise fall by no more than so many dB.", show_default="no limit")
+    ] = None,
+    mix: Annotated[float, typer.Option(min=0, max=1, help="Share of the cleaned sound; the rest is input.")] = 1.0,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Write spectrograms before and after beside the result.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Files at the same time.")] = min(4, os.cpu_count() or 1),
+    raw: listening.Raw = None,
+    rate: listening.Rate = None,
+    channels: listening.Channels = 1,
+    threads: listening.Threads = 1,
+    json: output.Json = False,
+) -> None:
+    """Remove noise from speech: any rate and channel count, files of any length, whole folders, or a live pipe."""
+    with faults.handled():
+        from centaurus.runtime.jobs import Options
+
+        options = Options(model, mix, attn_limit_db, threads)
+        layout = listening.layout(raw, rate, channels)
+        piped = listening.PIPE in (*inputs, out)
+        if piped and len(inputs) > 1:
+            raise typer.BadParameter("- stands for one stream: give no other input beside it, and one for -o -")
+        if piped and (plot or json):
+            raise typer.BadParameter("--plot and --json are for files, not for pipes")
+        if layout is not None and inputs != [listening.PIPE]:
+            raise typer.BadParameter("--raw describes standard input: give - as the input")
+        if piped:
+            _pipe(inputs[0], out, options, layout, force)
+        else:
+            _files(inputs, out, options, workers, force, plot, json)
+
+
+def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, force: bool) -> None:
+    """From standard input, to standard output, or both."""
+    from centaurus.runtime.jobs import denoise_stream
+    from centaurus.runtime.outputs import FileSink
+    from centaurus.runtime.pipes import Pipe
+    from centaurus.runtime.sources import from_file, from_pipe
+
+    if out in (None, listening.PIPE) and sys.stdout.isatty():
+        raise typer.BadParameter("standard output is a terminal: pipe it on, as … | aplay, or name a file with -o")
+    if name == listening.PIPE:
+        listening.refuse_terminal_input()
+        source = from_pipe(sys.stdin.buffer, layout)
+    else:
+        source = from_file(name, seconds=0.1)
+    denoiser = options.open(source.rate, source.channels)
+    if out is None or out == listening.PIPE:
+        pipe = Pipe(sys.stdout.buffer, source.layout, wav=layout is None)
+        report = denoise_stream(source, pipe, denoiser, "standard output")
+    else:
+        with FileSink(out, source.layout, overwrite=force) as sink:
+            report = denoise_stream(source, sink, denoiser, out)
+    listening.note_repaired(report.repaired)
+    if report.interrupted:
+        raise KeyboardInterrupt
+
+
+def _files(
+    inputs: Sequence[str], out: str | None, options: Options, workers: int, force: bool, plot: bool, json: bool
+) -> None:
+    from centaurus.runtime.jobs import denoise_files
+    from centaurus.runtime.plans import Job, plan_jobs
+
+    jobs = plan_jobs(inputs, out, force)
+    options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file
+    results: dict[Job, Report | Exception] = {}
+    try:
+        with _progress(jobs) as heard:
+            results.update(denoise_files(jobs, options, min(workers, len(jobs)), force, heard))
+    finally:
+        reports, errors = _show([results[job] for job in jobs if job in results], json)
+    if plot:
+        _plot([Job(Path(report.source), Path(report.output)) for report in reports], force, json)
+    if errors:
+        raise SystemExit(faults.exit_code(errors[0]))
+
+
+def _show(results: Sequence[Report | Exception], json: bool) -> tuple[list[Report], list[Exception]]:
+    """Every file's line, and each error's."""
+    reports = [result for result in results if not isinstance(result, Exception)]
+    errors = [result for result in results if isinstance(result, Exception)]
+    if json:
+        output.show_json([report.json() for report in reports])
+    else:
+        for report in reports:
+            output.show_line(_line(report))
+    listening.note_repaired(sum(report.repaired for report in reports))
+    for error in errors:
+        output.note(error)
+    return reports, errors
+
+
+def _line(report: Report) -> str:
+    channels = f"{report.channels} ch" if report.channels > 1 else "mono"
+    return (
+        f"{report.source} → {report.output}  {report.seconds:.1f} s, {report.rate / 1000:g} kHz {channels}, "
+        f"{report.level_in:.1f} → {report.level_out:.1f} dBFS, in {output.duration(report.took)}"
+    )
+
+
+def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:
+    from centaurus.runtime.plots import before_and_after
+
+    for job in jobs:
+        path = job.output.with_suffix(".png")
+        before_and_after(job.source, job.output, path, overwrite=force)
+        if not quiet:
+            output.show_line(f"spectrograms: {path}")
+
+
+@contextmanager
+def _progress(jobs: Sequence[Job]) -> Iterator[Callable[[float], object]]:
+    """A bar on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda seconds: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        files = f"{len(jobs)} files" if len(jobs) > 1 else jobs[0].source.name
+        task = progress.add_task(f"denoising {files}", total=sum(map(_seconds, jobs)))
+        yield lambda seconds: progress.advance(task, seconds)
+
+
+def _seconds(job: Job) -> float:
+    from centaurus.audio import AudioError, info
+
+    try:
+        return info(job.source).seconds
+    except AudioError:
+        return 0.0  # its error comes when it is its turn

@@ -1,0 +1,128 @@
+"""``centaurus transcribe``: words in a file, a pipe or from a microphone, as text, captions or JSON."""
+
+from __future__ import annotations
+
+import json as coder
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from centaurus.cli import faults, listening, output
+
+if TYPE_CHECKING:
+    from centaurus.decode import Word
+
+
+class Format(StrEnum):
+    """How a transcript is written."""
+
+    TEXT = "text"
+    SRT = "srt"
+    VTT = "vtt"
+    JSON = "json"
+
+
+def transcribe(
+    name: listening.Input = None,
+    mic: listening.Mic = False,
+    model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "commands",
+    form: Annotated[Format, typer.Option("--format", help="Text with times, captions, or JSON with every word.")] = (
+        Format.TEXT
+    ),
+    live: Annotated[bool, typer.Option("--live", help="Print words as they come, unfinished ones too.")] = False,
+    device: listening.Device = None,
+    raw: listening.Raw = None,
+    rate: listening.Rate = None,
+    channels: listening.Channels = 1,
+    threads: listening.Threads = 1,
+) -> None:
+    """Write down what is said, with the time of every word."""
+    with faults.handled():
+        from centaurus.runtime.transcribing import Transcriber
+
+        if live and form not in (Format.TEXT, Format.JSON):
+            raise typer.BadParameter(f"--live prints text or JSON lines; {form.value} captions need the whole")
+        layout = listening.layout(raw, rate, channels)
+        source = listening.source(name, mic, device, layout, 16_000)
+        transcriber = Transcriber(model, source.rate, source.channels, threads)
+        screen = Live(form is Format.JSON) if live else None
+        words: list[Word] = []
+        with listening.ending_with_the_microphone(mic):
+            for block in source.blocks:
+                words += (done := transcriber.process(block))
+                if screen is not None:
+                    screen.show(done, transcriber.partial)
+        words += (done := transcriber.flush())
+        if screen is not None:
+            screen.show(done, [])
+            screen.close()
+        else:
+            sys.stdout.write(_written(words, form))
+        listening.note_repaired(transcriber.repaired)
+
+
+def _written(words: list[Word], form: Format) -> str:
+    from centaurus.decode import clock, cues, join, srt, vtt
+
+    if form is Format.JSON:
+        return coder.dumps({"text": join(words), "words": [_data(word) for word in words]}, indent=2) + "\n"
+    lines = cues(words)
+    if form is Format.SRT:
+        return srt(lines)
+    if form is Format.VTT:
+        return vtt(lines)
+    return "".join(f"[{clock(cue.start)} – {clock(cue.end)}]  {cue.text}\n" for cue in lines)
+
+
+def _data(word: Word) -> dict[str, Any]:
+    return {
+        "word": word.text,
+        "start": round(word.start, 3),
+        "end": round(word.end, 3),
+        "confidence": round(word.confidence, 4),
+    }
+
+
+class Live:
+    """A transcript that grows: one line rewritten on a terminal, a line for every change elsewhere, or JSON lines."""
+
+    def __init__(self, json: bool) -> None:
+        self._json = json
+        self._rewrite = sys.stdout.isatty() and not json
+        self._line: list[Word] = []
+        self._shown = ""
+
+    def show(self, done: list[Word], partial: list[Word]) -> None:
+        """Words that have ended, and the one that may still change."""
+        from centaurus.decode import cues, join
+
+        if self._json:
+            for word in done:
+                output.show_line(coder.dumps(_data(word)))
+            text = join(partial)
+            if text and text != self._shown:
+                output.show_line(coder.dumps({"partial": text}))
+            self._shown = text
+            return
+        for word in done:
+            if len(cues([*self._line, word])) > 1:
+                self._print(join(self._line))
+                self.close()
+            self._line.append(word)
+        self._print(join([*self._line, *partial]))
+
+    def _print(self, text: str) -> None:
+        if text == self._shown:
+            return
+        sys.stdout.write(f"\r\x1b[K{text}" if self._rewrite else f"{text}\n")
+        sys.stdout.flush()
+        self._shown = text
+
+    def close(self) -> None:
+        """End the line."""
+        if self._rewrite and self._shown:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        self._line, self._shown = [], ""

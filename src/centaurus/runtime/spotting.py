@@ -1,0 +1,60 @@
+"""Keywords in sound of any rate: through a session, then smoothed to one report a word."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from centaurus.decode import Keyword, Smoothing, Spotting
+from centaurus.runtime.intake import Intake, as_rows
+from centaurus.runtime.session import Session, SessionError
+from centaurus.runtime.tasks import open_for
+
+MODEL = "kws-30"
+
+
+class Spotter:
+    """Blocks (channels, n) in, keywords out as soon as they are sure. Channels are averaged."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = MODEL,
+        rate: int = 16_000,
+        channels: int = 1,
+        smoothing: Smoothing | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.session: Session = open_for("classifier", model, batch=1, threads=threads)
+        settings = self.session.settings
+        if not settings.classes:
+            raise SessionError(f"{os.fspath(model)} names no classes: export it with their names")
+        self._intake = Intake(rate, channels, settings.rate, mono=True)
+        self._spotting = Spotting(settings.classes, 1 / float(settings.rate * settings.ratio), smoothing)
+
+    @property
+    def repaired(self) -> int:
+        """Samples that were no numbers and became zeros."""
+        return self._intake.repaired
+
+    def process(self, x: NDArray[np.float32]) -> list[Keyword]:
+        """The keywords that can be reported now."""
+        return self._spotting.push(self.session.process(self._intake.process(x)[0]))
+
+    def flush(self) -> list[Keyword]:
+        """The last ones; then as new."""
+        found = self._spotting.push(self.session.process(self._intake.flush()[0]))
+        return found + self._spotting.push(self.session.flush()) + self._spotting.flush()
+
+
+def spot(
+    samples: ArrayLike,
+    rate: int,
+    model: str | os.PathLike[str] = MODEL,
+    smoothing: Smoothing | None = None,
+) -> list[Keyword]:
+    """The keywords in samples (t,) or (channels, t), with their times and confidence."""
+    x = as_rows(samples)
+    job = Spotter(model, rate, x.shape[0], smoothing)
+    return job.process(x) + job.flush()
