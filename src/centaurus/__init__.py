@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from centaurus.contract import Plan as Plan
     from centaurus.contract import plan_expression as plan_expression
     from centaurus.contract.execute import temporal_einsum as temporal_einsum
+    from centaurus.export.write import export_onnx as export_onnx
     from centaurus.layer import Layer as Layer
     from centaurus.layer import reset as reset
     from centaurus.models.checkpoint import load as load
@@ -42,6 +43,7 @@ _HOMES = {
     "count": "centaurus.models.count",
     "verify": "centaurus.models.verify",
     "save": "centaurus.models.checkpoint",
+    "export_onnx": "centaurus.export.write",
     "load": "centaurus.models.checkpoint",
 }
 _EXTRAS = {

@@ -1,0 +1,242 @@
+"""Every layer as nodes of a graph: one function a class, in single precision, batch left open."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+
+from centaurus.export.graph import Graph, Signal, array
+from centaurus.export.ssm import lower_ssm
+from centaurus.layer import Layer
+from centaurus.models.classifier import Dense
+from centaurus.models.network import Network
+from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
+from centaurus.nn.blocks import Activation
+from centaurus.nn.finish import EPS
+from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
+from centaurus.nn.level import FLOOR, Leveled
+from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
+from centaurus.ssm import S6, SSM
+
+
+@singledispatch
+def lower(layer: Layer, g: Graph, u: Signal, name: str) -> Signal:
+    """The nodes of a layer (in double precision, for its tables) behind a signal; ``name`` names its states."""
+    raise TypeError(f"{name or 'this model'} is a {type(layer).__name__}, which cannot be exported to ONNX")
+
+
+@lower.register
+def _(layer: S6, g: Graph, u: Signal, name: str) -> Signal:
+    raise ValueError(
+        f"{name} is a selective scan (S6), which cannot be exported to ONNX: its recurrence depends on the signal and "
+        f"has no constant tables. Export a network of time-invariant blocks, or stream this one with centaurus.Stream"
+    )
+
+
+@lower.register
+def _(layer: SSM, g: Graph, u: Signal, name: str) -> Signal:
+    return lower_ssm(g, layer, u, name)
+
+
+@lower.register
+def _(layer: Serial, g: Graph, u: Signal, name: str) -> Signal:
+    for part in layer.parts():
+        u = lower(part.layer, g, u, _inner(name, part.name))
+    return u
+
+
+@lower.register
+def _(layer: Network, g: Graph, u: Signal, name: str) -> Signal:
+    return lower(layer.body, g, u, name)
+
+
+@lower.register
+def _(layer: Dense, g: Graph, u: Signal, name: str) -> Signal:
+    return lower(layer.layers, g, u, name)
+
+
+@lower.register
+def _(layer: Residual, g: Graph, u: Signal, name: str) -> Signal:
+    y = lower(layer.body, g, u, _inner(name, "body"))
+    x = lower(layer.skip, g, u, _inner(name, "skip"))
+    return y._replace(name=g.add(y.name, x.name))
+
+
+@lower.register
+def _(layer: Hourglass, g: Graph, u: Signal, name: str) -> Signal:
+    high = lower(layer.encode, g, u, _inner(name, "encode"))
+    low = lower(layer.down, g, high, _inner(name, "down"))
+    low = lower(layer.inside, g, low, _inner(name, "inside"))
+    back = lower(layer.up, g, low, _inner(name, "up"))
+    return lower(layer.decode, g, back._replace(name=g.add(back.name, high.name)), _inner(name, "decode"))
+
+
+@lower.register
+def _(layer: Block, g: Graph, u: Signal, name: str) -> Signal:
+    y = lower(layer.norm, g, lower(layer.body, g, u, _inner(name, "body")), name)
+    x = None if layer.skip is None else lower(layer.skip, g, u, _inner(name, "skip")).name
+    value = y.name
+    if x is not None and layer.activation is not Activation.BEFORE_SKIP:
+        value = g.add(value, x)
+    if layer.activation is not Activation.NONE:
+        value = g.silu(value)
+    if x is not None and layer.activation is Activation.BEFORE_SKIP:
+        value = g.add(value, x)
+    return lower(layer.resample, g, y._replace(name=value), _inner(name, "resample"))
+
+
+@lower.register
+def _(layer: Gated, g: Graph, u: Signal, name: str) -> Signal:
+    wide = lower(layer.into, g, lower(layer.norm, g, u, name), name)
+    inner, gate = g.split(wide.name, [layer.width, layer.width])
+    x = lower(layer.conv, g, Signal(inner, u.frames, layer.width), _inner(name, "conv"))
+    y = lower(layer.ssm, g, x, _inner(name, "ssm"))
+    passed = g.add(y.name, g.multiply(x.name, g.constant(array(layer.D)[:, 0])))
+    out = lower(layer.out, g, Signal(g.multiply(passed, g.silu(gate)), u.frames, layer.width), name)
+    return u._replace(name=g.add(u.name, out.name))
+
+
+@lower.register
+def _(layer: Pointwise, g: Graph, u: Signal, name: str) -> Signal:
+    y = g.matmul(u.name, g.constant(array(layer.weight).T))
+    if layer.bias is not None:
+        y = g.add(y, g.constant(array(layer.bias)[:, 0]))
+    return Signal(y, u.frames, layer.weight.shape[0])
+
+
+@lower.register
+def _(layer: Down, g: Graph, u: Signal, name: str) -> Signal:
+    o, i, r = layer.weight.shape
+    frames = u.frames // r
+    table = array(layer.weight).transpose(2, 1, 0).reshape(r * i, o)
+    y = g.matmul(g.reshape(u.name, 1, frames, r * i), g.constant(table))
+    if layer.bias is not None:
+        y = g.add(y, g.constant(array(layer.bias)[:, 0]))
+    return Signal(y, frames, o)
+
+
+@lower.register
+def _(layer: Up, g: Graph, u: Signal, name: str) -> Signal:
+    i, o, r = layer.weight.shape
+    table = array(layer.weight).transpose(0, 2, 1).reshape(i, r * o)
+    return Signal(g.reshape(g.matmul(u.name, g.constant(table)), 1, u.frames * r, o), u.frames * r, o)
+
+
+@lower.register
+def _(layer: AvgPool, g: Graph, u: Signal, name: str) -> Signal:
+    r, c = layer.hop, u.channels
+    if r == 1:
+        return u
+    frames = u.frames // r
+    table = np.tile(np.eye(c), (r, 1)) / r
+    return Signal(g.matmul(g.reshape(u.name, 1, frames, r * c), g.constant(table)), frames, c)
+
+
+@lower.register
+def _(layer: SiLU, g: Graph, u: Signal, name: str) -> Signal:
+    return u._replace(name=g.silu(u.name))
+
+
+@lower.register
+def _(layer: Dropout1d, g: Graph, u: Signal, name: str) -> Signal:
+    return u
+
+
+@lower.register
+def _(layer: LayerNorm, g: Graph, u: Signal, name: str) -> Signal:
+    y = u.name
+    if layer.weight is not None and layer.bias is not None:
+        scale, bias = g.constant(array(layer.weight)), g.constant(array(layer.bias))
+        y = g.node("LayerNormalization", y, scale, bias, axis=-1, epsilon=EPS)
+    return u._replace(name=g.silu(y) if layer.activate else y)
+
+
+@lower.register
+def _(layer: CausalConv, g: Graph, u: Signal, name: str) -> Signal:
+    channels, kernel = layer.weight.shape
+    state = g.state(name, 1, kernel - 1, channels)
+    x = g.concat(state, u.name, axis=2)
+    g.keep(state, g.part(x, u.frames, u.frames + kernel - 1, 2))
+    weight = array(layer.weight)
+    y = g.multiply(g.part(x, 0, u.frames, 2), g.constant(weight[:, 0]))
+    for k in range(1, kernel):
+        y = g.add(y, g.multiply(g.part(x, k, k + u.frames, 2), g.constant(weight[:, k])))
+    return u._replace(name=y if layer.bias is None else g.add(y, g.constant(array(layer.bias))))
+
+
+@lower.register
+def _(layer: RunningMean, g: Graph, u: Signal, name: str) -> Signal:
+    mean = g.state(f"{name}.mean", 1, 1, u.channels)
+    count = g.state(f"{name}.count", 1, 1, 1)
+    counts = g.add(count, g.constant(np.arange(1.0, u.frames + 1)[:, None]))
+    sums = g.matmul(g.constant(np.tri(u.frames)), g.node("Sub", u.name, mean))
+    y = g.add(g.node("Div", sums, counts), mean)
+    g.keep(mean, g.part(y, u.frames - 1, u.frames, 2))
+    g.keep(count, g.part(counts, u.frames - 1, u.frames, 2))
+    return u._replace(name=y)
+
+
+@lower.register
+def _(layer: WindowedMean, g: Graph, u: Signal, name: str) -> Signal:
+    window, frames = layer.window, u.frames
+    past = g.state(f"{name}.past", 1, window - 1, u.channels)
+    count = g.state(f"{name}.count", 1, 1, 1)
+    x = g.concat(past, u.name, axis=2)
+    counts = g.add(count, g.constant(np.arange(1.0, frames + 1)[:, None]))
+    counts = g.node("Min", counts, g.constant(float(window)))
+    age = np.arange(frames)[:, None] + window - 1 - np.arange(frames + window - 1)
+    band = ((age >= 0) & (age < window)).astype(float)
+    y = g.node("Div", g.matmul(g.constant(band), x), counts)
+    g.keep(past, g.part(x, frames, frames + window - 1, 2))
+    g.keep(count, g.part(counts, frames - 1, frames, 2))
+    return u._replace(name=y)
+
+
+@lower.register
+def _(layer: DCBlock, g: Graph, u: Signal, name: str) -> Signal:
+    """In blocks: a matrix inside each, and one that carries the leaky sum from block to block."""
+    q = max(k for k in range(1, min(64, u.frames) + 1) if u.frames % k == 0)
+    blocks, pole = u.frames // q, layer.pole
+    age = np.arange(q) - np.arange(q)[:, None]
+    sums = _fall(pole, age)  # frame in, frame out
+    inside = np.eye(q) - (1 - pole) * np.concatenate([np.zeros((q, 1)), sums[:, :-1]], 1)
+    x = u.name if u.channels == 1 else g.transpose(u.name, 0, 3, 1, 2)
+    x = g.reshape(x, u.channels, blocks, q)
+    y, ends = g.split(g.matmul(x, g.constant(np.concatenate([inside, sums[:, -1:]], 1))), [q, 1])
+    state = g.state(name, u.channels, 1, 1)
+    steps = np.arange(blocks + 1) - np.arange(blocks + 1)[:, None]
+    carry = _fall(pole**q, steps)  # state or a block's end, start of a block
+    both = g.matmul(g.constant(carry.T), g.concat(state, ends, axis=2))
+    starts, after = g.split(both, [blocks, 1], axis=2)
+    g.keep(state, after)
+    y = g.add(y, g.matmul(starts, g.constant(-(1 - pole) * pole ** np.arange(q)[None])))
+    y = g.reshape(y, u.channels, 1, u.frames)
+    y = g.reshape(y, 1, u.frames, 1) if u.channels == 1 else g.transpose(y, 0, 2, 3, 1)
+    return u._replace(name=y)
+
+
+@lower.register
+def _(layer: Leveled, g: Graph, u: Signal, name: str) -> Signal:
+    """The level of a hop is the largest of all hops so far, each fallen by its age."""
+    hops, width = u.frames // layer.hop, layer.hop * u.channels
+    x = g.reshape(u.name, 1, hops, width)
+    power = g.matmul(g.multiply(x, x), g.constant(np.full((width, 1), 1 / width)))
+    loud = g.node("Sqrt", g.add(power, g.constant(FLOOR**2)))
+    past = g.state(f"{name}.level", 1, 1, 1)
+    age = np.arange(1, hops + 1)[:, None] - np.arange(hops + 1)  # of the state, then of every hop
+    fallen = g.multiply(g.reshape(g.concat(past, loud, axis=2), 1, 1, hops + 1), g.constant(_fall(layer.decay, age)))
+    levels = g.node("ReduceMax", fallen, axes=[3], keepdims=1)
+    g.keep(past, g.part(levels, hops - 1, hops, 2))
+    y = lower(layer.body, g, u._replace(name=g.reshape(g.node("Div", x, levels), 1, *u[1:])), _inner(name, "body"))
+    y_hops = g.multiply(g.reshape(y.name, 1, hops, width), levels)
+    return y._replace(name=g.reshape(y_hops, 1, *y[1:]))
+
+
+def _fall(decay: float, age: np.ndarray) -> np.ndarray:
+    """decay^age, and nothing from the future."""
+    return np.where(age >= 0, decay ** np.maximum(age, 0.0), 0.0)
+
+
+def _inner(name: str, part: str) -> str:
+    return f"{name}.{part}".lstrip(".")

@@ -1,0 +1,117 @@
+"""``export_onnx``: a network's step for pieces of one length as a file, compared with torch before it gets its name."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from centaurus.export.graph import Graph, Signal
+from centaurus.export.layers import lower
+from centaurus.models.network import Network
+from centaurus.runtime.session import Session
+from centaurus.runtime.settings import KEY, Settings, StateShape
+
+DEFAULT_SECONDS = {"denoiser": 0.0, "classifier": 0.128, "recognizer": 0.0}  # the least whole hops of at least this
+TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it
+PIECES = 3
+
+
+class ExportError(ValueError):
+    """A file that does not do what the network does."""
+
+
+def export_onnx(
+    model: Network,
+    path: str | os.PathLike[str],
+    chunk: int | None = None,
+    name: str | None = None,
+    card: str | None = None,
+) -> Path:
+    """Write the network's step for pieces of ``chunk`` samples (whole hops) and check it against torch.
+
+    The states are inputs and outputs of the file, the batch is open, the settings are in its metadata. A file that does
+    not give what the network gives is removed, and the difference raised.
+    """
+    if not isinstance(model, Network):
+        raise TypeError(f"export_onnx takes a classifier, denoiser or recognizer, got {type(model).__name__}")
+    samples = default_chunk(model) if chunk is None else chunk
+    if samples < 1 or samples % model.hop:
+        raise ValueError(f"chunk should be a multiple of the hop {model.hop}, got {samples}")
+    target = Path(path)
+    net = copy.deepcopy(model).cpu().double().eval()
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.", suffix=".onnx")
+    os.close(handle)
+    made = Path(temporary)
+    try:
+        made.write_bytes(build(net, samples, name or target.stem, card))
+        compare(net, made, target.name)
+        os.chmod(made, 0o644)
+        os.replace(made, target)
+    finally:
+        made.unlink(missing_ok=True)
+    return target
+
+
+def default_chunk(model: Network) -> int:
+    """The hop, or more of them where a single one is too little work for a call."""
+    least = DEFAULT_SECONDS[model.task] * float(model.settings["sample_rate"])
+    return model.hop * max(1, round(least / model.hop))
+
+
+@torch.no_grad()
+def build(net: Network, chunk: int, name: str, card: str | None) -> bytes:
+    """The file of a network in double precision."""
+    g = Graph()
+    audio = Signal(g.reshape("audio", 1, chunk, 1), chunk, 1)
+    y = lower(net, g, audio, "")
+    output = g.reshape(y.name, y.channels, y.frames) if 1 in y[1:] else g.transpose(g.reshape(y.name, *y[1:]), 0, 2, 1)
+    given = net.settings
+    settings = Settings(
+        task=net.task,
+        name=name,
+        rate=int(given["sample_rate"]),
+        hop=net.hop,
+        chunk=chunk,
+        latency=chunk,
+        ratio=net.ratio,
+        features=y.channels,
+        classes=_words(given, "classes"),
+        tokens=_words(given, "tokens"),
+        card=card if card is not None else str(given.get("card", "")),
+        states=tuple(StateShape(*spec) for spec in g.states),
+    )
+    words = {KEY: json.dumps(settings.json(), ensure_ascii=False)}
+    return g.model("audio", chunk, output, [y.channels, y.frames], words).SerializeToString()
+
+
+def _words(given: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    return tuple(map(str, given[key])) if given.get(key) else None
+
+
+def compare(net: Network, path: Path, name: str) -> float:
+    """The largest difference between the file's pieces and the whole in torch, against the largest value."""
+    worst = 0.0
+    for batch in (1, 3):  # a graph with a batch of one baked in fails at three
+        session = Session(path, batch=batch)
+        samples = PIECES * session.settings.chunk - net.hop // 3
+        generator = torch.Generator().manual_seed(batch)
+        signal = 0.1 * torch.randn(batch, 1, samples, generator=generator, dtype=torch.float64)
+        with torch.inference_mode():
+            wanted = net(signal).numpy()
+        audio = signal[:, 0].float().numpy()
+        pieces = [session.process(audio), session.flush()]
+        found = np.concatenate(pieces, -1).reshape(wanted.shape)
+        worst = max(worst, float(np.abs(found - wanted).max() / max(1e-30, np.abs(wanted).max())))
+    if not worst <= TOLERANCE:
+        raise ExportError(
+            f"{name} was not written: it differs from the network by {worst:.1e} of the largest value, "
+            f"where {TOLERANCE:.0e} is allowed"
+        )
+    return worst

@@ -1,0 +1,221 @@
+"""``Session``: an exported model that listens, with numpy and onnxruntime alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike, NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from centaurus.runtime.files import find_model
+from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
+from centaurus.runtime.saved import pack, unpack
+from centaurus.runtime.settings import KEY, SessionError, Settings, read_settings
+
+__all__ = ["Session", "SessionError"]
+
+Samples = NDArray[np.float32]
+MOST_BYTES = 1 << 31  # of the states of all rows
+REFUSALS = (
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.NotImplemented,
+    errors.RuntimeException,
+)
+
+
+class Session:
+    """A model's file, run piece by piece: pieces of any length in, the frames that are ready out.
+
+    ``model`` is an ONNX file written by ``centaurus export`` or the name of a shipped model. The ``batch`` rows are
+    streams that advance together; a stream may ``join`` a free row and ``leave`` it. States, input and output live in
+    arrays that are made once: a step allocates nothing but its result.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], batch: int = 1, threads: int = 1) -> None:
+        if batch < 1 or threads < 0:
+            raise SessionError(f"a session has at least one row and no negative threads, got {batch=} and {threads=}")
+        path = find_model(model)
+        data = path.read_bytes()
+        contents = inspect(data, str(path))
+        if KEY not in contents.metadata:
+            raise SessionError(f"{path} is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata")
+        self.settings: Settings = read_settings(contents.metadata[KEY], str(path))
+        _check_fit(self.settings, contents, str(path))
+        if 8 * batch * self.settings.state_numbers > MOST_BYTES:
+            raise SessionError(f"{batch} streams of {path} have {batch * self.settings.state_numbers} state numbers")
+        self.batch, self.threads = batch, threads
+        self._lone = batch == 1
+        self._waiting, self._turn = 0, 0  # samples that do not fill a chunk yet, and which states are the next step's
+        self.samples = [0] * batch
+        self._taken: set[int] = set()
+        self._engine = _engine(data, threads, str(path))
+        self._make_arrays()
+        self.reset()
+
+    def _make_arrays(self) -> None:
+        """Input, output and two sets of states, which take turns as the states before and after a step."""
+        s, batch = self.settings, self.batch
+        self._audio = np.zeros((batch, 1, s.chunk), np.float32)
+        self._output = np.zeros((batch, s.features, s.frames(s.chunk)), np.float32)
+        self._states = [[np.zeros((batch, *state.shape), np.float32) for state in s.states] for _ in range(2)]
+        self._bindings = [self._binding(turn) for turn in range(2)]
+
+    def _binding(self, turn: int) -> onnxruntime.IOBinding:
+        bound = self._engine.io_binding()
+        names = [state.name for state in self.settings.states]
+        for name, x in [("audio", self._audio), *zip(names, self._states[turn], strict=True)]:
+            bound.bind_input(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        after = [name.replace("state.", "next.", 1) for name in names]
+        for name, x in [("output", self._output), *zip(after, self._states[1 - turn], strict=True)]:
+            bound.bind_output(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        return bound
+
+    def process(self, x: ArrayLike) -> Samples:
+        """The frames completed by a piece (t,) or (batch, t); what does not fill a chunk waits for the next.
+
+        They come as (features, frames) or (batch, features, frames); a denoiser's as (t,) or (batch, t).
+        """
+        piece = self._piece(x)
+        chunk, total = self.settings.chunk, self._waiting + piece.shape[1]
+        frames = self.settings.frames(chunk)
+        found = np.empty((self.batch, self.settings.features, total // chunk * frames), np.float32)
+        taken = 0
+        for step in range(total // chunk):
+            fresh = chunk - self._waiting
+            self._audio[:, 0, self._waiting :] = piece[:, taken : taken + fresh]
+            taken += fresh
+            self._waiting = 0
+            self._run()
+            self._turn = 1 - self._turn
+            found[..., step * frames : (step + 1) * frames] = self._output
+        rest = piece.shape[1] - taken
+        self._audio[:, 0, self._waiting : self._waiting + rest] = piece[:, taken:]
+        self._waiting += rest
+        self.samples = [n + piece.shape[1] for n in self.samples]
+        return self._shaped(found, self._lone)
+
+    def flush(self) -> Samples:
+        """The frames of the samples still waiting, as if silence followed, shaped as the last ones; then a fresh start."""
+        tail = self._shaped(self._tail(), self._lone)
+        self.reset()
+        return tail
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget everything, or only what these rows have heard."""
+        for row in self._checked(rows):
+            for states in self._states:
+                for state in states:
+                    state[row] = 0
+            self._audio[row] = 0
+        if rows is None:
+            self._waiting, self._turn = 0, 0
+            self.samples = [0] * self.batch
+            self._taken = set()
+        for row in rows or ():
+            self.samples[row] = 0
+
+    def join(self) -> int:
+        """A free row for a new stream, which starts in silence. Its pieces come in step with the other rows'."""
+        free = [row for row in range(self.batch) if row not in self._taken]
+        if not free:
+            raise SessionError(f"all {self.batch} rows of this session are taken")
+        self.reset([free[0]])
+        self._taken.add(free[0])
+        return free[0]
+
+    def leave(self, row: int) -> Samples:
+        """End the stream of a row: its tail as ``flush`` would give it. The other rows do not notice."""
+        if row not in self._taken:
+            raise SessionError(f"no stream has joined row {row}; taken are {sorted(self._taken)}")
+        tail = self._shaped(self._tail()[row : row + 1], True)
+        self.reset([row])
+        self._taken.remove(row)
+        return tail
+
+    def save(self) -> bytes:
+        """Where every stream stands, as bytes that a session of the same model and batch can restore."""
+        arrays = [self._audio[:, 0, : self._waiting], *self._states[self._turn]]
+        words = {"waiting": self._waiting, "samples": self.samples, "taken": sorted(self._taken)}
+        return pack(self.settings, self.batch, words, arrays)
+
+    def restore(self, data: bytes) -> None:
+        """Continue where ``save`` left off."""
+        words, numbers = unpack(data, self.settings, self.batch)
+        self.reset()
+        self._waiting, self.samples, self._taken = words["waiting"], words["samples"], set(words["taken"])
+        at = self.batch * self._waiting
+        self._audio[:, 0, : self._waiting] = numbers[:at].reshape(self.batch, -1)
+        for state in self._states[self._turn]:
+            state[...] = numbers[at : at + state.size].reshape(state.shape)
+            at += state.size
+
+    def _run(self) -> None:
+        self._engine.run_with_iobinding(self._bindings[self._turn])
+
+    def _tail(self) -> Samples:
+        """The frames of what is waiting; the states stay, since a step writes into the other set."""
+        frames = self.settings.frames(self._waiting)
+        if frames:
+            self._audio[:, 0, self._waiting :] = 0
+            self._run()
+        return self._output[..., :frames].copy()
+
+    def _piece(self, x: ArrayLike) -> Samples:
+        piece = np.asarray(x)
+        if piece.dtype.kind != "f":
+            raise SessionError(f"samples are floating-point numbers, about -1 to 1, got {piece.dtype}")
+        lone = piece.ndim == 1 and self.batch == 1
+        if not lone and (piece.ndim != 2 or piece.shape[0] != self.batch):
+            raise SessionError(f"this session takes ({self.batch}, samples), got shape {piece.shape}")
+        if not np.isfinite(piece).all():
+            raise SessionError("the samples hold NaN or infinity, which would stay in the states for ever")
+        self._lone = lone
+        return piece.astype(np.float32, copy=False).reshape(self.batch, -1)
+
+    def _shaped(self, y: Samples, lone: bool) -> Samples:
+        y = y[:, 0] if self.settings.task == "denoiser" else y
+        return y[0] if lone else y
+
+    def _checked(self, rows: Sequence[int] | None) -> Sequence[int]:
+        wrong = [row for row in rows or () if not 0 <= row < self.batch]
+        if wrong:
+            raise SessionError(f"this session has rows 0 to {self.batch - 1}, there is no row {wrong[0]}")
+        return range(self.batch) if rows is None else rows
+
+
+def _check_fit(settings: Settings, contents: Contents, where: str) -> None:
+    """Inputs and outputs must be what the settings say."""
+    frames = settings.frames(settings.chunk)
+    states = [(s.name, s.shape) for s in settings.states]
+    after = [(name.replace("state.", "next.", 1), shape) for name, shape in states]
+    wanted_in = [("audio", (1, settings.chunk)), *states]
+    wanted_out = [("output", (settings.features, frames)), *after]
+    for what, wanted, values in (("input", wanted_in, contents.inputs), ("output", wanted_out, contents.outputs)):
+        if len(values) != len(wanted):
+            raise SessionError(f"{where} has {len(values)} {what}s, its settings say {len(wanted)}")
+        for (name, shape), value in zip(wanted, values, strict=True):
+            _check_value(f"{where}: {what} {value.name!r:.60}", name, shape, value)
+
+
+def _check_value(where: str, name: str, shape: tuple[int, ...], value: Value) -> None:
+    if value.name != name or value.shape[1:] != shape or not isinstance(value.shape[0], str):
+        raise SessionError(f"{where} of shape {value.shape} should be {name!r} of shape (batch, {shape})")
+    if value.kind != FLOAT:
+        raise SessionError(f"{where} should be of single precision")
+
+
+def _engine(data: bytes, threads: int, where: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except REFUSALS as error:
+        raise SessionError(f"{where} cannot be run: {str(error).splitlines()[0]:.300}") from error

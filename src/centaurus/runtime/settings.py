@@ -1,0 +1,181 @@
+"""What a model's file says about itself: one JSON object in its metadata, checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+KEY = "centaurus"
+VERSION = 1
+TASKS = ("denoiser", "classifier", "recognizer")
+MOST = {"rate": 1_000_000, "hop": 1 << 20, "chunk": 1 << 24, "latency": 1 << 24, "features": 1 << 20}
+MOST_STATES, MOST_AXES, MOST_STATE_NUMBERS, MOST_WORDS = 4096, 8, 1 << 26, 1 << 20
+
+
+class SessionError(ValueError):
+    """A model's file that cannot be used, or a use that it does not allow."""
+
+
+class StateShape(NamedTuple):
+    """The name of a state and its shape without the batch."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A model's task, rate and pieces, what its outputs mean, and the states it carries.
+
+    ``chunk`` samples go in at a time, a multiple of ``hop``; a sample waits at most ``latency`` samples for its result;
+    ``ratio`` frames come out for every sample.
+    """
+
+    task: str
+    name: str
+    rate: int
+    hop: int
+    chunk: int
+    latency: int
+    ratio: Fraction
+    features: int
+    classes: tuple[str, ...] | None
+    tokens: tuple[str, ...] | None
+    card: str
+    states: tuple[StateShape, ...]
+
+    def frames(self, samples: int) -> int:
+        """Output frames for so many samples."""
+        return samples * self.ratio.numerator // self.ratio.denominator
+
+    @property
+    def state_numbers(self) -> int:
+        """Numbers that one stream's states hold."""
+        return sum(math.prod(state.shape) for state in self.states)
+
+    def json(self) -> dict[str, Any]:
+        """As plain data, for the file."""
+        return {
+            "version": VERSION,
+            "task": self.task,
+            "name": self.name,
+            "rate": self.rate,
+            "hop": self.hop,
+            "chunk": self.chunk,
+            "latency": self.latency,
+            "ratio": [self.ratio.numerator, self.ratio.denominator],
+            "features": self.features,
+            "classes": None if self.classes is None else list(self.classes),
+            "tokens": None if self.tokens is None else list(self.tokens),
+            "card": self.card,
+            "states": [{"name": state.name, "shape": list(state.shape)} for state in self.states],
+        }
+
+
+def read_settings(text: str, where: str) -> Settings:
+    """Settings from a file's metadata; anything missing, of a wrong type or out of range is an error that names it."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SessionError(f"{where}: its settings are not JSON ({error})") from error
+    try:
+        return _settings(data)
+    except ValueError as error:
+        raise SessionError(f"{where}: its settings cannot be used: {error}") from error
+
+
+def _settings(data: Any) -> Settings:
+    if not isinstance(data, dict):
+        raise ValueError(f"they should be an object, got {_short(data)}")
+    if data.get("version") != VERSION:
+        raise ValueError(f"they are of format {_short(data.get('version'))}, this centaurus reads format {VERSION}")
+    whole = {key: _whole(data, key, most) for key, most in MOST.items()}
+    task = _text(data, "task")
+    if task not in TASKS:
+        raise ValueError(f"task should be one of {', '.join(TASKS)}, got {_short(task)}")
+    if whole["chunk"] % whole["hop"]:
+        raise ValueError(f"chunk {whole['chunk']} should be a multiple of hop {whole['hop']}")
+    ratio = _ratio(data)
+    if (whole["hop"] * ratio).denominator != 1:
+        raise ValueError(f"a hop of {whole['hop']} samples should give whole frames, the ratio is {ratio}")
+    classes, tokens = _words(data, "classes"), _words(data, "tokens")
+    for key, words in (("classes", classes), ("tokens", tokens)):
+        if words is not None and len(words) != whole["features"]:
+            raise ValueError(f"there are {len(words)} {key} for {whole['features']} features")
+    return Settings(
+        task=task,
+        name=_text(data, "name"),
+        rate=whole["rate"],
+        hop=whole["hop"],
+        chunk=whole["chunk"],
+        latency=whole["latency"],
+        ratio=ratio,
+        features=whole["features"],
+        classes=classes,
+        tokens=tokens,
+        card=_text(data, "card"),
+        states=_states(data),
+    )
+
+
+def _whole(data: Mapping[str, Any], key: str, most: int) -> int:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{key} should be a whole number from 1 to {most}, got {_short(value)}")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} should be text, got {_short(value)}")
+    return value
+
+
+def _words(data: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    value = data.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > MOST_WORDS or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"{key} should be a list of words or null, got {_short(value)}")
+    return tuple(value)
+
+
+def _ratio(data: Mapping[str, Any]) -> Fraction:
+    value = data.get("ratio")
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"ratio should be two whole numbers, got {_short(value)}")
+    parts = {"top": value[0], "bottom": value[1]}
+    return Fraction(_whole(parts, "top", 1 << 20), _whole(parts, "bottom", 1 << 24))
+
+
+def _states(data: Mapping[str, Any]) -> tuple[StateShape, ...]:
+    value = data.get("states")
+    if not isinstance(value, list) or len(value) > MOST_STATES:
+        raise ValueError(f"states should be a list of at most {MOST_STATES}, got {_short(value)}")
+    found = tuple(_state(item) for item in value)
+    if len({state.name for state in found}) != len(found):
+        raise ValueError("two states have one name")
+    numbers = sum(math.prod(state.shape) for state in found)
+    if numbers > MOST_STATE_NUMBERS:
+        raise ValueError(f"the states of one stream hold {numbers} numbers, more than {MOST_STATE_NUMBERS}")
+    return found
+
+
+def _state(item: Any) -> StateShape:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not isinstance(item.get("shape"), list):
+        raise ValueError(f"a state should have a name and a shape, got {_short(item)}")
+    shape = item["shape"]
+    fit = all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MOST_STATE_NUMBERS for n in shape)
+    if not fit or len(shape) > MOST_AXES:
+        raise ValueError(f"the shape of state {item['name']!r:.60} should be a few whole numbers, got {_short(shape)}")
+    return StateShape(item["name"], tuple(shape))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
