@@ -65,7 +65,7 @@ class Info:
 
 def info(path: str | os.PathLike[str]) -> Info:
     """Rate, channels, length and format of a file, from its header."""
-    with _open(path) as file:
+    with opened(path) as file:
         cut = _CUT.search(file.extra_info)
         truncated = cut is not None and int(cut[2]) < int(cut[1]) < _STREAMED
         return Info(
@@ -75,9 +75,9 @@ def info(path: str | os.PathLike[str]) -> Info:
 
 def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
     """A whole file as float32, resampled to ``rate`` if one is given. A file cut short is an error."""
-    with _open(path) as file:
+    with opened(path) as file:
         wanted, own = file.frames, file.samplerate
-        samples = _decode(file, path, -1)
+        samples = decoded(file, path, -1)
     if samples.shape[-1] < wanted:
         raise AudioError(f"{path}: cut short: {samples.shape[-1]} of {wanted} frames could be decoded")
     if rate is not None and rate != own:
@@ -89,8 +89,8 @@ def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
     """A file in pieces of (channels, frames), the last one shorter; memory does not grow with the file."""
     if frames < 1:
         raise ValueError(f"a block needs at least one frame, not {frames}")
-    with _open(path) as file:
-        while (piece := _decode(file, path, frames)).shape[-1]:
+    with opened(path) as file:
+        while (piece := decoded(file, path, frames)).shape[-1]:
             yield piece
 
 
@@ -192,7 +192,8 @@ def _refuse(target: Path, overwrite: bool) -> None:
         raise AudioError(f"{target}: exists already; overwriting was not asked for")
 
 
-def _open(path: str | os.PathLike[str]) -> Any:
+def opened(path: str | os.PathLike[str]) -> Any:
+    """The file as a ``soundfile.SoundFile``; what stands in the way is an error that names it."""
     found = Path(path)
     if found.is_dir():
         raise AudioError(f"{path}: is a folder, not a sound file")
@@ -210,7 +211,8 @@ def _open(path: str | os.PathLike[str]) -> Any:
         raise AudioError(f"{path}: samples without a header cannot be read") from error
 
 
-def _decode(file: Any, path: str | os.PathLike[str], frames: int) -> Samples:
+def decoded(file: Any, path: str | os.PathLike[str], frames: int) -> Samples:
+    """The next frames of an open file, (channels, up to ``frames``); −1: all that follow."""
     try:
         x: Samples = file.read(frames, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:

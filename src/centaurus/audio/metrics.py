@@ -104,10 +104,9 @@ def confusion(predicted: ArrayLike, wanted: ArrayLike, classes: int) -> NDArray[
 
 
 def _pair(estimate: Signal, reference: Signal) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    estimate, reference = np.asarray(estimate, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     if estimate.shape != reference.shape or estimate.ndim != 1 or not estimate.size:
         raise ValueError(f"estimate {estimate.shape} and reference {reference.shape} must be one channel of one length")
-    return estimate, reference
+    return estimate.astype(np.float64), reference.astype(np.float64)
 
 
 def _texts(hypotheses: str | Sequence[str], references: str | Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,202 @@
+"""Clips: where a piece of sound lies and what is known of it; corpora: clips that belong together."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from centaurus import audio
+from centaurus.audio import AudioError, files
+
+Samples = NDArray[np.float32]
+OnFault = Literal["skip", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Frames ``start … start + frames`` of a sound file or of an int16 ``.npy`` file; −1 frames: to its end."""
+
+    path: Path
+    id: str
+    start: int = 0
+    frames: int = -1
+    rate: int = 16_000
+    labels: dict[str, str] = field(default_factory=dict, hash=False)
+
+
+class Faults:
+    """What could not be used, and why. With ``on_fault="fail"`` the first fault is raised."""
+
+    def __init__(self, on_fault: OnFault = "skip") -> None:
+        if on_fault not in ("skip", "fail"):
+            raise ValueError(f"on_fault is 'skip' or 'fail', not {on_fault!r}")
+        self.on_fault = on_fault
+        self.found: dict[str, str] = {}
+
+    def add(self, error: AudioError) -> None:
+        """Note a fault, once per file."""
+        if self.on_fault == "fail":
+            raise error
+        name, _, why = str(error).partition(": ")
+        self.found.setdefault(name, why)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.found.items())
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {why}" for name, why in self]
+        return "\n".join([f"{len(self)} files skipped" if len(self) else "no file skipped", *lines])
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Clips with the rate they are loaded at. ``name`` is the layout they were found in."""
+
+    name: str
+    clips: tuple[Clip, ...]
+    rate: int = 16_000
+    faults: Faults = field(default_factory=Faults, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def __getitem__(self, index: int) -> Clip:
+        return self.clips[index]
+
+    def __iter__(self) -> Iterator[Clip]:
+        return iter(self.clips)
+
+    @property
+    def seconds(self) -> float:
+        """Length of all clips whose length is known."""
+        return sum(clip.frames / clip.rate for clip in self.clips if clip.frames > 0)
+
+    def of(self, clips: Iterable[Clip]) -> Corpus:
+        """The same corpus with other clips."""
+        return replace(self, clips=tuple(clips))
+
+    def where(self, **labels: str | tuple[str, ...]) -> Corpus:
+        """The clips with these labels; several values of a label as a tuple."""
+        wanted = {key: (value,) if isinstance(value, str) else value for key, value in labels.items()}
+        return self.of(
+            clip for clip in self.clips if all(clip.labels.get(key) in values for key, values in wanted.items())
+        )
+
+    def split(self, *names: str) -> Corpus:
+        """The clips of some splits: ``train``, ``val``, ``test``. A split without clips is an error."""
+        chosen = self.where(split=names)
+        if not chosen.clips:
+            known = ", ".join(self.values("split")) or "none"
+            raise ValueError(f"the {self.name} corpus has no clips in {' and '.join(names)}; splits: {known}")
+        return chosen
+
+    def values(self, label: str) -> tuple[str, ...]:
+        """The values a label takes, sorted."""
+        return tuple(sorted({clip.labels[label] for clip in self.clips if label in clip.labels}))
+
+    def load(self, clip: Clip | int, start: int = 0, frames: int = -1) -> Samples:
+        """A clip, or ``frames`` of it from ``start`` on, at the corpus's rate."""
+        return load(self.clips[clip] if isinstance(clip, int) else clip, self.rate, start, frames)
+
+    def take(self, index: int, start: int = 0, frames: int = -1) -> tuple[Clip, Samples]:
+        """A clip and its samples; in place of one that cannot be read, the next one that can."""
+        for step in range(len(self.clips)):
+            clip = self.clips[(index + step) % len(self.clips)]
+            try:
+                return clip, self.load(clip, start, frames)
+            except AudioError as error:
+                self.faults.add(error)
+        raise ValueError(f"no clip of the {self.name} corpus can be read\n{self.faults}")
+
+
+def load(clip: Clip, rate: int | None = None, start: int = 0, frames: int = -1) -> Samples:
+    """A clip as one channel (t,), or ``frames`` of it from ``start`` on, counted at ``rate``.
+
+    Only the frames that are needed are decoded and resampled. One below ``rate`` is an error: it lacks the upper band.
+    """
+    rate = rate or clip.rate
+    if clip.path.suffix == ".npy":
+        x = _cut(_mapped(os.fspath(clip.path)), clip, rate, start, frames)
+    else:
+        x = _decoded(clip, rate, start, frames)
+    if not x.size and frames:
+        raise AudioError(f"{clip.path}: clip {clip.id} is empty")
+    return x
+
+
+def checked(clip: Clip, rate: int | None = None) -> Samples:
+    """A whole clip that is neither empty, nor silent, nor shorter than its file's header says."""
+    if clip.path.suffix != ".npy" and audio.info(clip.path).truncated:
+        raise AudioError(f"{clip.path}: is shorter than its header says")
+    x = load(clip, rate)
+    if not x.any():
+        raise AudioError(f"{clip.path}: clip {clip.id} is silent")
+    return x
+
+
+@lru_cache(maxsize=4096)
+def _mapped(path: str) -> NDArray[np.int16]:
+    try:
+        samples: NDArray[np.int16] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise AudioError(f"{path}: is no cache of samples: {error}") from error
+    return samples
+
+
+def _cut(samples: NDArray[np.int16], clip: Clip, rate: int, start: int, frames: int) -> Samples:
+    end = len(samples) if clip.frames < 0 else clip.start + clip.frames
+    if end > len(samples):
+        raise AudioError(f"{clip.path}: clip {clip.id} ends at {end}, the file at {len(samples)}")
+
+    def source(first: int, count: int) -> Samples:
+        last = end if count < 0 else min(end, clip.start + first + count)
+        return samples[clip.start + first : last].astype(np.float32) * np.float32(1 / 32768)
+
+    return _window(source, clip, clip.rate, rate, start, frames)
+
+
+def _decoded(clip: Clip, rate: int, start: int, frames: int) -> Samples:
+    with files.opened(clip.path) as file:
+
+        def source(first: int, count: int) -> Samples:
+            room = (file.frames if clip.frames < 0 else clip.start + clip.frames) - clip.start - first
+            count = max(0, room if count < 0 else min(count, room))
+            try:
+                file.seek(min(clip.start + first, file.frames))
+            except soundfile.SoundFileError as error:
+                raise AudioError(f"{clip.path}: is damaged: {error}") from error
+            x = files.decoded(file, clip.path, count)
+            if x.shape[-1] < count:
+                raise AudioError(f"{clip.path}: cut short: {x.shape[-1]} of {count} frames could be decoded")
+            return audio.Audio(x, file.samplerate).mono
+
+        return _window(source, clip, file.samplerate, rate, start, frames)
+
+
+def _window(source: Any, clip: Clip, own: int, rate: int, start: int, frames: int) -> Samples:
+    """Some frames at ``rate`` of a source at its own rate: a crop with a margin, resampled, and trimmed."""
+    if own < rate:
+        raise AudioError(f"{clip.path}: has {own} Hz, too low for {rate} Hz")
+    if own == rate:
+        return source(start, frames)
+    common = math.gcd(own, rate)
+    up, down = rate // common, own // common
+    # Both ends fall on whole frames of both rates, so that a crop equals the crop of the whole.
+    margin = -(-512 // up)
+    first = max(0, start // up - margin)
+    count = -1 if frames < 0 else (-(-(start + frames) // up) + margin - first) * down
+    x = audio.resample(source(first * down, count), own, rate)
+    skip = start - first * up
+    return x[skip:] if frames < 0 else x[skip : skip + frames]

@@ -1,0 +1,164 @@
+"""Packs: many clips in a few long files, with an ``index.tsv`` that says where each clip lies.
+
+Columns: file, start, nsamples, id, then labels (word, speaker, transcript, category, split …). Offsets count decoded
+samples. Each file is decoded once, whole, into an int16 ``.npy`` that is memory-mapped from then on: seeking in a
+compressed file would be slow, and in Opus not exact.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus import audio
+from centaurus.audio import AudioError
+from centaurus.data.clips import Clip, Corpus, Faults, OnFault
+
+INDEX = "index.tsv"
+_COLUMNS = ("file", "start", "nsamples", "id")
+
+
+def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
+    """Where decoded audio is kept: the folder given, or ``centaurus/audio`` in the user's cache folder."""
+    if cache is None:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        cache = Path(base) / "centaurus" / "audio"
+    folder = Path(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def open_pack(
+    folder: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None = None,
+    splits: Iterable[str] | None = None,
+    on_fault: OnFault = "skip",
+) -> Corpus:
+    """The clips of a pack, of some splits or of all; files not yet in the cache are decoded now."""
+    folder, faults = Path(folder), Faults(on_fault)
+    rows = read_index(folder / INDEX)
+    if splits is not None:
+        wanted = set(splits)
+        rows = [row for row in rows if row.get("split") in wanted]
+    files = sorted({row["file"] for row in rows})
+    target = cache_folder(cache)
+
+    def prepare(name: str) -> tuple[Path, int, int] | AudioError:
+        try:
+            return _decoded(folder / name, target)
+        except AudioError as error:
+            return error
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        decoded = dict(zip(files, pool.map(prepare, files), strict=True))
+    clips = []
+    for row in rows:
+        found = decoded[row["file"]]
+        if isinstance(found, AudioError):
+            faults.add(found)
+            continue
+        path, frames, rate = found
+        clip = _clip(row, path, rate)
+        if clip.frames < 1 or clip.start < 0 or clip.start + clip.frames > frames:
+            end = clip.start + clip.frames
+            where = f"{folder / row['file']} clip {clip.id}"
+            faults.add(AudioError(f"{where}: frames {clip.start} … {end} are not in a file of {frames} frames"))
+            continue
+        clips.append(clip)
+    rates = {clip.rate for clip in clips}
+    if len(rates) > 1:
+        raise AudioError(f"{folder}: the files of a pack have one rate, these have {sorted(rates)}")
+    return Corpus(folder.name, tuple(clips), rates.pop() if rates else 16_000, faults)
+
+
+def read_index(path: Path) -> list[dict[str, str]]:
+    """The rows of an index. Nothing is quoted in it, so that transcripts may hold quotes."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+            names = rows[0].keys() if rows else _COLUMNS
+    except OSError as error:
+        raise AudioError(f"{path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise AudioError(f"{path}: is no table of clips: {error}") from error
+    if missing := [name for name in _COLUMNS if name not in names]:
+        raise AudioError(f"{path}: has no column {' and no column '.join(missing)}")
+    for number, row in enumerate(rows, start=2):
+        short = None in row or None in row.values()
+        if short or not (row["start"].isdecimal() and row["nsamples"].isdecimal()):
+            raise AudioError(f"{path}: line {number} has not {len(names)} columns with numbers for start and nsamples")
+    return rows
+
+
+def write_pack(corpus: Corpus, folder: str | os.PathLike[str], by: str = "split", suffix: str = ".flac") -> None:
+    """Write a corpus as a pack: one file for each value of the label ``by``, and the index."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = sorted({name for clip in corpus for name in clip.labels if name not in (*_COLUMNS, "split")})
+    lines = ["\t".join([*_COLUMNS, *labels, "split"])]
+    for value in corpus.values(by):
+        name = f"{value}{suffix}"
+        start = 0
+        with audio.Writer(folder / name, corpus.rate, subtype="OPUS" if suffix == ".ogg" else None) as file:
+            for clip in corpus.where(**{by: value}):
+                samples = corpus.load(clip)
+                file.write(samples)
+                words = [clip.labels.get(key, "") for key in (*labels, "split")]
+                lines.append("\t".join([name, str(start), str(len(samples)), clip.id, *map(_plain, words)]))
+                start += len(samples)
+    with audio.replacing(folder / INDEX) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _clip(row: dict[str, str], path: Path, rate: int) -> Clip:
+    labels = {key: value for key, value in row.items() if key not in _COLUMNS}
+    labels["file"] = os.path.splitext(row["file"])[0]
+    return Clip(path, row["id"], int(row["start"]), int(row["nsamples"]), rate, labels)
+
+
+def _decoded(source: Path, cache: Path) -> tuple[Path, int, int]:
+    """The cached samples of a file, their number and rate; decoded first if they are not there yet."""
+    facts = audio.info(source)
+    stat = source.stat()
+    key = hashlib.blake2b(f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}".encode(), digest_size=8).hexdigest()
+    path = cache / f"{source.stem}-{key}.npy"
+    if not path.exists():
+        save(path, (to_int16(audio.Audio(piece, facts.rate).mono) for piece in audio.blocks(source, 1 << 20)))
+    return path, len(np.load(path, mmap_mode="r")), facts.rate
+
+
+def to_int16(x: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Samples between −1 and 1 as 16-bit numbers, clipped; what came from 16 bits is unchanged."""
+    return np.clip(np.rint(x * np.float32(32768)), -32768, 32767).astype(np.int16)
+
+
+def save(path: Path, pieces: Iterable[NDArray[np.int16]]) -> int:
+    """Write pieces one after the other as one ``.npy`` array, under a temporary name first; the number of samples."""
+    total = 0
+    with audio.replacing(path) as temporary, temporary.open("wb") as file:
+        room = _header(file, 0)
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece, dtype="<i2").data)
+            total += len(piece)
+        file.seek(0)
+        if _header(file, total) != room:
+            raise AudioError(f"{path}: {total} samples are too many for one file")
+    return total
+
+
+def _header(file: Any, count: int) -> int:
+    # numpy leaves room for growing along the first axis, so that the final count fits in place.
+    np.lib.format.write_array_header_1_0(file, {"shape": (count,), "fortran_order": False, "descr": "<i2"})
+    return file.tell()
