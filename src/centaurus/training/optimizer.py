@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
+SPARED = ("bias", "D")
+
 
 @runtime_checkable
 class Undecayed(Protocol):
@@ -16,12 +18,15 @@ class Undecayed(Protocol):
 
 
 def decayed_and_not(net: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trainable parameters in two lists. Without decay: A and Δ of every layer, and every vector (norms, biases)."""
+    """Trainable parameters in two lists. Without decay: A and Δ of every layer, biases, D, and vectors (norms)."""
     spared = {id(p) for layer in net.modules() if isinstance(layer, Undecayed) for p in layer.undecayed()}
-    trained = [p for p in net.parameters() if p.requires_grad]
-    free = [p for p in trained if id(p) in spared or p.dim() < 2]
-    chosen = {id(p) for p in free}
-    return [p for p in trained if id(p) not in chosen], free
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for name, p in net.named_parameters():
+        if p.requires_grad:
+            spare = id(p) in spared or p.dim() < 2 or name.rpartition(".")[2] in SPARED
+            (free if spare else decayed).append(p)
+    return decayed, free
 
 
 def adamw(net: nn.Module, lr: float, decay: float) -> torch.optim.AdamW:

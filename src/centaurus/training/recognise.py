@@ -1,0 +1,92 @@
+"""Speech recognition: CTC of tokens, and characters by CTC or from a teacher."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from centaurus.audio import char_errors, word_errors
+from centaurus.decode import Vocabulary, greedy, join
+from centaurus.models.network import Network
+from centaurus.models.recognizer import Recognizer
+from centaurus.training import losses
+from centaurus.training.objective import Batch, Objective, Sums
+from centaurus.training.teacher import Wav2Vec2
+from centaurus.training.tokens import normalise
+from centaurus.training.weights import read_weights
+
+LOSSES = ("tokens", "characters", "distillation")
+
+
+@final
+class Recognise(Objective):
+    """Losses ``tokens`` and ``characters`` (CTC of each head), and ``distillation`` of characters from a teacher."""
+
+    monitor = "cer"
+    lower_is_better = True
+    net: Recognizer
+
+    def __init__(
+        self, net: Recognizer, weights: str = "tokens:1, characters:1", teacher: Wav2Vec2 | None = None
+    ) -> None:
+        super().__init__(net, read_weights(weights, LOSSES))
+        self.teacher = [teacher]  # in a list, lest it become a part that is trained and saved
+        self.spelling = any(weight.name != "tokens" for weight in self.weights)
+        net.characters.requires_grad_(self.spelling)
+        self.vocabulary = Vocabulary.of(net.settings["tokens"], blank=0)
+
+    def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.net.heads(batch["audio"]) if self.spelling else (self.net(batch["audio"]),)
+
+    def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        samples = batch["samples"]
+        if name == "tokens":
+            return losses.ctc(
+                outputs[0].float(), batch["tokens"], self._frames(self.net, samples), batch["tokens_length"]
+            )
+        frames = self._frames(self.net.body.layers()[0], samples)
+        if name == "characters":
+            return losses.ctc(outputs[1].float(), batch["letters"], frames, batch["letters_length"])
+        model = self.teacher[0]
+        return losses.distillation(
+            outputs[1].float(), batch["teacher"] if model is None else model(batch["audio"]), frames
+        )
+
+    @staticmethod
+    def _frames(layer: Any, samples: Tensor) -> Tensor:
+        return samples * layer.ratio.numerator // layer.ratio.denominator
+
+    def measure(self, net: Network, batch: Batch) -> Sums:
+        logits = net(batch["audio"]).float()
+        frames = self._frames(net, batch["samples"])
+        loss = float(losses.ctc(logits, batch["tokens"], frames, batch["tokens_length"]))
+        seconds = float(1 / (net.ratio * self.rate))
+        said = [
+            transcript(row[:, :n].cpu().numpy(), self.vocabulary, seconds)
+            for row, n in zip(logits, frames.tolist(), strict=True)
+        ]
+        wanted = [text_of(row) for row in batch["text"]]
+        letters, words = char_errors(said, wanted), word_errors(said, wanted)
+        return {
+            "cer": (letters.edits, letters.total),
+            "wer": (words.edits, words.total),
+            "loss": (loss * len(said), len(said)),
+        }
+
+
+def transcript(logits: np.ndarray[Any, Any], vocabulary: Vocabulary, seconds: float) -> str:
+    """The words of token logits (tokens, frames), as transcripts are compared; an apostrophe joins its neighbours."""
+    return normalise(join(greedy(logits, vocabulary, seconds))).replace(" ' ", "'")
+
+
+def text_bytes(text: str) -> np.ndarray[Any, Any]:
+    """A transcript as an array, to travel with a batch."""
+    return np.frombuffer(normalise(text).encode(), np.uint8).copy()
+
+
+def text_of(row: Tensor) -> str:
+    """The transcript of a row that ``text_bytes`` made and padding followed."""
+    return bytes(row.to(torch.uint8).tolist()).rstrip(b"\0").decode()

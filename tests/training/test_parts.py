@@ -1,0 +1,154 @@
+"""The small parts of training: schedule, weight decay, average, settings, the order of the data."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from centaurus.models import classifier, denoiser
+from centaurus.training.average import Average
+from centaurus.training.config import from_data, override, to_data
+from centaurus.training.loader import Order, collate
+from centaurus.training.optimizer import adamw, decayed_and_not
+from centaurus.training.schedule import Budget, cosine
+from tests.models.small import narrow
+from tests.training.toy import TABLE, Tones, settings
+
+
+def test_the_rate_rises_on_a_line_and_falls_on_a_cosine() -> None:
+    assert [cosine(p, 0.1) for p in (0, 0.05, 0.1)] == pytest.approx([0, 0.5, 1])
+    assert cosine(0.55, 0.1) == pytest.approx(0.5)
+    assert cosine(1.0, 0.1) == pytest.approx(0)
+    assert cosine(0.0, 0.0) == 1
+    with pytest.raises(ValueError, match="fraction of training"):
+        cosine(0.5, 1.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9), st.floats(0, 0.9))
+def test_the_rate_never_rises_after_the_warm_up(points: list[float], warmup: float) -> None:
+    later = sorted(p for p in points if p >= warmup)
+    values = [cosine(p, warmup) for p in later]
+    assert values == sorted(values, reverse=True)
+    assert all(0 <= value <= 1 for value in values)
+
+
+def test_a_budget_is_steps_or_minutes() -> None:
+    assert Budget(steps=4).progress(1, 99.0) == 0.25
+    assert [Budget(steps=4).coming(k, 0) for k in range(4)] == [0.125, 0.375, 0.625, 0.875]
+    assert Budget(minutes=2).progress(1, 30.0) == 0.25
+    with pytest.raises(ValueError, match="steps or of minutes"):
+        Budget(steps=1, minutes=1)
+
+
+@pytest.mark.parametrize("name", ["kws-hybrid-2", "kws-s6-2", "denoiser/hybrid-conv", "recognizer/mamba"])
+def test_weight_decay_spares_what_it_would_harm(name: str) -> None:
+    net = narrow(name)
+    decayed, free = decayed_and_not(net)
+    names = {id(p): n for n, p in net.named_parameters()}
+    assert len(decayed) + len(free) == len(names)
+    spared = {names[id(p)].rpartition(".")[2] for p in free}
+    kept = {names[id(p)].rpartition(".")[2] for p in decayed}
+    assert not {"log_dt", "A_real", "A_imag", "A_log", "dt_bias", "bias", "D"} & kept
+    assert not {"B", "C", "M"} & spared
+    groups = adamw(net, 0.1, 0.02).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.02, 0.0]
+    assert groups[0]["betas"] == (0.9, 0.999)
+
+
+def test_the_average_follows_as_its_formula_says() -> None:
+    net = classifier(TABLE, classes=3)
+    average = Average(net, 0.9)
+    wanted = {name: x.clone() for name, x in net.state_dict().items()}
+    for step in range(1, 4):
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(torch.randn_like(p))
+        decay = min(0.9, (1 + step) / (10 + step))
+        wanted = {name: decay * wanted[name] + (1 - decay) * x for name, x in net.state_dict().items()}
+        average.update(net, step)
+    assert all(torch.allclose(x, wanted[name], atol=1e-6) for name, x in average.net.state_dict().items())
+    with pytest.raises(ValueError, match="below 1"):
+        Average(net, 1.0)
+
+
+def test_no_average_is_the_network_itself() -> None:
+    net = denoiser("hybrid-slim", states=2)
+    average = Average(net, 0.0)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1.5)
+    average.update(net, 1)
+    assert all(torch.equal(x, average.net.state_dict()[name]) for name, x in net.state_dict().items())
+
+
+def test_settings_are_overridden_by_pairs() -> None:
+    config = settings()
+    changed = override(config, ["minutes=1.5", "lr=1e-3", "compile=true", "batch=12", "precision=bf16"])
+    assert (changed.minutes, changed.steps, changed.lr, changed.batch) == (1.5, 0, 1e-3, 12)
+    assert changed.compile is True
+    assert changed.precision == "bf16"
+    assert from_data(type(config), to_data(changed)) == changed
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("bach=3", "no setting 'bach'; did you mean batch"),
+        ("zzz=3", "no setting 'zzz'; there are accumulate, batch"),
+        ("batch", "key=value"),
+        ("batch=many", "batch should be a whole number, got 'many'"),
+        ("lr=fast", "lr should be a number"),
+        ("compile=perhaps", "compile should be true or false"),
+        ("batch=0", "batch should be above 0"),
+        ("precision=fp8", "precision should be one of"),
+        ("accumulate=4", "batch 6 cannot be taken in 4 equal parts"),
+        ("steps=0", "give one of epochs, steps and minutes"),
+    ],
+)
+def test_bad_settings_are_named(pair: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        override(settings(), [pair])
+
+
+def keys(**given: Any) -> list[tuple[int, int]]:
+    """The first keys of all processes, in order of the endless sequence."""
+    ranks, steps = given.get("ranks", 1), given.pop("steps")
+    orders = [
+        islice(Order(Tones(30), 7, given["batch"], rank, ranks, given.get("start", 0)), steps) for rank in range(ranks)
+    ]
+    return [key for shares in zip(*orders, strict=True) for share in shares for key in share]
+
+
+@given(ranks=st.sampled_from([1, 2, 3, 4]), share=st.integers(1, 4), start=st.integers(0, 5))
+def test_the_order_is_the_same_for_any_number_of_processes_and_any_start(ranks: int, share: int, start: int) -> None:
+    batch = ranks * share
+    alone = keys(batch=batch, steps=start + 8)
+    assert keys(batch=batch, ranks=ranks, steps=8, start=start) == alone[start * batch :]
+
+
+def test_every_epoch_has_every_example_once_in_an_order_of_its_own() -> None:
+    found = keys(batch=6, steps=10)
+    first, second = [i for e, i in found if e == 0], [i for e, i in found if e == 1]
+    assert sorted(first) == sorted(second) == list(range(30))
+    assert first != second
+    assert first != list(range(30))
+
+
+def test_the_order_refuses_what_cannot_be_shared() -> None:
+    with pytest.raises(ValueError, match="batch of 5 rows cannot be shared equally by 2"):
+        Order(Tones(), 0, 5, 0, 2)
+    with pytest.raises(ValueError, match="no examples"):
+        Order(Tones(0), 0, 4)
+
+
+def test_shorter_arrays_are_padded() -> None:
+    items = [{"audio": np.ones((1, n), np.float32), "label": np.array(n)} for n in (2, 4)]
+    batch = collate(items)
+    assert batch["audio"].tolist() == [[[1, 1, 0, 0]], [[1, 1, 1, 1]]]
+    assert batch["label"].tolist() == [2, 4]
