@@ -1,4 +1,4 @@
-"""Small models with random weights, exported once a test run: what the runtime does with them does not depend on them."""
+"""Small models with random weights, exported once a test run: how the runtime treats them does not depend on them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _folder = TemporaryDirectory(prefix="centaurus-models-")
 
 @cache
 def exported(task: str) -> Path:
-    """A model file for a task: denoiser, classifier or recognizer."""
+    """A model file for a task: denoiser, classifier or recognizer; "nameless" is a classifier without class names."""
     import torch
 
     from centaurus.export import export_onnx
     from tests.models.small import narrow
 
     torch.manual_seed(7)
-    name = {"denoiser": "denoiser/hybrid", "classifier": "kws-hybrid-2", "recognizer": "recognizer/base"}[task]
-    net = narrow(name).eval()
+    rows = {"denoiser": "denoiser/hybrid", "recognizer": "recognizer/base"}
+    net = narrow(rows.get(task, "kws-hybrid-2")).eval()
     net.settings |= {"classifier": {"classes": CLASSES}, "recognizer": {"tokens": TOKENS}}.get(task, {})
     return export_onnx(net, Path(_folder.name) / f"{task}.onnx")

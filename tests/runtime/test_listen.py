@@ -1,0 +1,97 @@
+"""Spotting and transcribing: against the session and the decoder by hand, pieces against the whole, channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from centaurus.decode import Smoothing, Spotting, Vocabulary, greedy
+from centaurus.runtime.session import Session, SessionError
+from centaurus.runtime.spotting import Spotter, spot
+from centaurus.runtime.transcribing import Transcriber, transcribe
+from tests.runtime.models import CLASSES, TOKENS, exported
+
+KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never sure
+
+
+def bursts(seconds: float, seed: int = 0) -> NDArray[np.float32]:
+    """Noise that comes and goes, so that outputs change."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(round(16_000 * seconds)).astype(np.float32)
+    return x * np.repeat(rng.random(len(x) // 1600 + 1).astype(np.float32) ** 4, 1600)[: len(x)]
+
+
+def logits(task: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    session = Session(exported(task))
+    return np.concatenate([session.process(x), session.flush()], axis=-1)
+
+
+def test_spotting_is_the_decoder_on_the_session() -> None:
+    x = bursts(3)
+    spotting = Spotting(CLASSES, 1 / 62.5, KEEN)
+    wanted = spotting.push(logits("classifier", x)) + spotting.flush()
+    assert wanted, "the test needs a keyword"
+    assert spot(x, 16_000, exported("classifier"), KEEN) == wanted
+    assert all(0 < k.time <= 3 and k.word in CLASSES[:2] for k in wanted)
+
+
+def test_transcribing_is_the_decoder_on_the_session() -> None:
+    x = bursts(3)
+    wanted = greedy(logits("recognizer", x), Vocabulary.of(TOKENS), 0.16)
+    assert wanted, "the test needs a word"
+    assert transcribe(x, 16_000, exported("recognizer")) == wanted
+
+
+@settings(max_examples=8)
+@given(st.lists(st.integers(0, 44_100), max_size=5))
+def test_pieces_give_what_the_whole_gives(cuts: list[int]) -> None:
+    x = bursts(2, seed=3)[None, :44_100]
+    spotter = Spotter(exported("classifier"), 22_050, 1, KEEN)
+    transcriber = Transcriber(exported("recognizer"), 22_050)
+    for job in (spotter, transcriber):
+        whole = job.process(x) + job.flush()
+        pieces = [found for piece in np.split(x, sorted(cuts), axis=1) for found in job.process(piece)]
+        pieces += job.flush()
+        assert [found.confidence for found in pieces] == pytest.approx([found.confidence for found in whole], abs=1e-4)
+
+
+def test_channels_are_averaged() -> None:
+    x = bursts(2)
+    stereo = np.stack([2 * x, np.zeros_like(x)])
+    assert spot(stereo, 16_000, exported("classifier"), KEEN) == spot(x, 16_000, exported("classifier"), KEEN)
+
+
+def test_the_open_word_is_shown_and_then_given() -> None:
+    job = Transcriber(exported("recognizer"))
+    x = bursts(2)[None]
+    words = job.process(x)
+    partial = job.partial
+    assert words + partial == transcribe(x[0], 16_000, exported("recognizer"))
+    assert partial == job.flush()
+
+
+def test_accidents_are_counted_and_forgotten() -> None:
+    x = bursts(1)
+    x[100] = np.nan
+    job = Spotter(exported("classifier"))
+    job.process(x[None])
+    assert job.repaired == 1
+    clean = np.where(np.isnan(x), 0, x).astype(np.float32)
+    assert spot(x, 16_000, exported("classifier"), KEEN) == spot(clean, 16_000, exported("classifier"), KEEN)
+
+
+def test_nothing_in_nothing() -> None:
+    assert spot(np.zeros(0), 16_000, exported("classifier")) == []
+    assert transcribe(np.zeros(0), 48_000, exported("recognizer")) == []
+
+
+def test_models_that_do_not_fit_are_named() -> None:
+    with pytest.raises(SessionError, match="is a denoiser, which denoises; a classifier is needed"):
+        Spotter(exported("denoiser"))
+    with pytest.raises(SessionError, match="a recognizer is needed"):
+        Transcriber(exported("classifier"))
+    with pytest.raises(SessionError, match="names no classes"):
+        Spotter(exported("nameless"))
