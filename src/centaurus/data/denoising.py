@@ -1,0 +1,106 @@
+"""Noise from nothing and noise from recordings: what speech is mixed with in training. Arrays and a generator only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio.level import dbfs, gain, power, to_level
+
+Samples = NDArray[np.float32]
+
+
+def coloured(rng: np.random.Generator, frames: int, slope: float | None = None, rate: int = 16_000) -> Samples:
+    """Noise whose amplitude falls as frequency^−slope: 0 white, ½ pink, 1 brown; a random slope by default."""
+    slope = rng.uniform(-0.3, 1.3) if slope is None else slope
+    size = fast_size(frames)
+    spectrum = np.fft.rfft(rng.standard_normal(size, dtype=np.float32))
+    f = np.maximum(np.arange(spectrum.size, dtype=np.float32) * np.float32(rate / size), np.float32(20))
+    return unit(np.fft.irfft(spectrum * (f / 1000) ** np.float32(-slope), size)[:frames].astype(np.float32))
+
+
+def hum(rng: np.random.Generator, frames: int, mains: float | None = None, rate: int = 16_000) -> Samples:
+    """Mains hum: 50 or 60 Hz, a little off, with up to eleven harmonics of random strength and phase."""
+    base = (rng.choice([50.0, 60.0]) if mains is None else mains) * (1 + rng.uniform(-0.005, 0.005))
+    count = int(rng.integers(1, 12))
+    order = np.arange(1, count + 1)
+    strength = (1 - rng.uniform(0, 0.9, count)) / order ** rng.uniform(0.3, 1.2)
+    # One complex rotation gives every harmonic as its powers: a single sine and cosine for each sample.
+    turn = np.exp(2j * np.pi * np.mod(base / rate * np.arange(frames), 1)).astype(np.complex64)
+    total = np.zeros(frames, np.complex64)
+    for weight, phase in zip(strength[::-1], rng.uniform(0, 2 * np.pi, count), strict=True):
+        total = (total + np.complex64(weight * np.exp(1j * phase))) * turn
+    return unit(np.ascontiguousarray(total.imag))
+
+
+def babble(voices: Sequence[Samples]) -> Samples:
+    """Several voices at once, each as loud as the others."""
+    if not voices:
+        raise ValueError("babble needs at least one voice")
+    return unit(np.sum([unit(voice) for voice in voices], axis=0, dtype=np.float32))
+
+
+def combine(first: Samples, *others: tuple[Samples, float]) -> Samples:
+    """A noise with others added, each so many dB relative to the first."""
+    total = unit(first)
+    for other, db in others:
+        total = total + unit(other) * gain(db)
+    return unit(total)
+
+
+def equalised(rng: np.random.Generator, x: Samples, depth_db: float, points: int = 6, rate: int = 16_000) -> Samples:
+    """A smooth random response, up to ±depth at points over log frequency: another room, another microphone."""
+    size = fast_size(len(x) + rate // 8)
+    spectrum = np.fft.rfft(x, size)
+    octave = np.log(np.maximum(np.arange(spectrum.size) * (rate / size), 50) / 50) / np.log(rate / 100)
+    curve = np.interp(octave, np.linspace(0, 1, points), rng.uniform(-depth_db, depth_db, points))
+    y = np.fft.irfft(spectrum * (10 ** (curve / 20)).astype(np.float32), size)[: len(x)]
+    return y.astype(np.float32)
+
+
+def looped(rng: np.random.Generator, x: Samples, frames: int) -> Samples:
+    """So many frames of a recording from a random place; a short one is repeated, its seams faded over 10 ms."""
+    if not len(x):
+        return np.zeros(frames, np.float32)
+    if len(x) >= frames:
+        start = int(rng.integers(0, len(x) - frames + 1))
+        return x[start : start + frames]
+    fade = min(160, len(x) // 2)
+    ring = x.copy()
+    if fade:
+        ramp = np.linspace(0, 1, fade, dtype=np.float32)
+        ring = x[:-fade].copy()
+        ring[:fade] = x[:fade] * ramp + x[-fade:] * (1 - ramp)
+    start = int(rng.integers(0, len(ring)))
+    return np.resize(np.roll(ring, -start), frames)
+
+
+def active_dbfs(x: Samples, frame: int = 512) -> float:
+    """The level of the louder half of 32 ms frames: that of speech, not of its pauses."""
+    if len(x) < 2 * frame:
+        return dbfs(x)
+    blocks = x[: len(x) // frame * frame].reshape(-1, frame)
+    powers = np.einsum("ij,ij->i", blocks, blocks) / frame
+    half = np.partition(powers, len(powers) // 2)[len(powers) // 2 :]
+    return float(10 * np.log10(half.mean())) if half.any() else -np.inf
+
+
+def limited(noisy: Samples, clean: Samples, peak: float = 0.99) -> tuple[Samples, Samples]:
+    """Both scaled down together where either would leave ±peak: a recording cannot be louder than full scale."""
+    top = max(float(np.abs(noisy).max(initial=0)), float(np.abs(clean).max(initial=0)))
+    if top <= peak:
+        return noisy, clean
+    return noisy * np.float32(peak / top), clean * np.float32(peak / top)
+
+
+def unit(x: Samples) -> Samples:
+    """At 0 dBFS; silence stays silence."""
+    return to_level(x, 0.0) if power(x) > 1e-12 else x.copy()
+
+
+def fast_size(frames: int) -> int:
+    """The next length whose Fourier transform is fast: a power of two, or three or five quarters of one."""
+    size = 1 << max(0, (frames - 1).bit_length())
+    return next(n for n in (size * 5 // 8, size * 3 // 4, size) if (n >= frames and n % 2 == 0) or n == size)

@@ -1,0 +1,138 @@
+"""A small formant voice: sound that is enough like speech to learn on, and needs no recordings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio.stft import istft, stft
+
+_SIZE, _HOP = 512, 128
+
+
+@dataclass(frozen=True)
+class Phone:
+    """One sound: three resonances in Hz, and how much of it is voiced (the rest hisses)."""
+
+    formants: tuple[float, float, float]
+    voiced: float = 1.0
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What differs between speakers: pitch, length of the vocal tract, speed, breath."""
+
+    pitch: float
+    tract: float
+    speed: float
+    breath: float
+
+    @staticmethod
+    def draw(rng: np.random.Generator) -> Speaker:
+        """A random speaker, from a low voice with a long tract to a high one with a short one."""
+        size = rng.uniform()
+        return Speaker(
+            pitch=95 + 130 * size + rng.uniform(-12, 12),
+            tract=0.93 + 0.16 * size + rng.uniform(-0.02, 0.02),
+            speed=rng.uniform(0.88, 1.14),
+            breath=rng.uniform(0.01, 0.05),
+        )
+
+
+# Vowels on a grid of the first two formants, hisses with one broad resonance.
+_VOWELS = [Phone((first, second, 2600)) for first in (290, 430, 590, 760) for second in (850, 1250, 1750, 2250)]
+_HISSES = [Phone((base, base * 1.3, base * 1.6), voiced=0.0) for base in (1600, 2700, 4200)]
+_NASALS = [Phone((260, second, 2400), voiced=0.97) for second in (1050, 1600)]
+PHONES = (*_VOWELS, *_HISSES, *_NASALS)
+LETTERS = "abcdefghijklmnopqrstu"  # one phone each
+
+
+def letter_phone(letter: str) -> Phone | None:
+    """The phone of a letter of the toy alphabet, or None for a pause."""
+    place = LETTERS.find(letter)
+    if len(letter) != 1 or (place < 0 and letter != " "):
+        raise ValueError(f"the toy alphabet is {LETTERS!r} and the space, not {letter!r}")
+    return PHONES[place] if place >= 0 else None
+
+
+def word_phones(word: str) -> list[Phone]:
+    """Three or four phones that always stand for this word, no two of them the same in a row."""
+    digest = hashlib.blake2b(word.encode(), digest_size=16).digest()
+    chosen: list[Phone] = []
+    for byte in digest:
+        phone = PHONES[byte % len(PHONES)]
+        if not chosen or chosen[-1] != phone:
+            chosen.append(phone)
+    return chosen[: 3 + digest[0] % 2]
+
+
+def speak(
+    phones: Sequence[Phone | None],
+    speaker: Speaker,
+    rng: np.random.Generator,
+    seconds: float = 0.14,
+    rate: int = 16_000,
+) -> NDArray[np.float32]:
+    """Phones one after the other, each about so many seconds long; None is a pause. Peak 0.5."""
+    lengths = [max(_HOP, int(rate * seconds / speaker.speed * rng.uniform(0.85, 1.2))) for _ in phones]
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    total = int(bounds[-1])
+    if not total:
+        return np.zeros(0, np.float32)
+    spectra = stft(_excitation(phones, bounds, speaker, rng, rate), _SIZE, _HOP)
+    # Which phone sounds in each frame, the resonances gliding from one to the next over about 30 ms.
+    centres = np.arange(len(spectra)) * _HOP - _SIZE // 2 + _HOP
+    which = np.clip(np.searchsorted(bounds, centres, side="right") - 1, 0, len(phones) - 1)
+    shapes = np.stack([_shape(phone, speaker, rate) for phone in phones])[which]
+    shapes = _glide(shapes, 3)
+    voice = istft(spectra * shapes, total, _SIZE, _HOP)
+    peak = np.abs(voice).max()
+    return voice * np.float32(0.5 / peak) if peak > 0 else voice
+
+
+def _excitation(
+    phones: Sequence[Phone | None], bounds: NDArray[np.int64], speaker: Speaker, rng: np.random.Generator, rate: int
+) -> NDArray[np.float32]:
+    """Pulses of the glottis and hiss, each as loud as the phone wants it."""
+    total = int(bounds[-1])
+    ends = np.linspace(0, total, 8)
+    pitch = np.interp(np.arange(total), ends, speaker.pitch * (1 + 0.12 * rng.standard_normal(8)).clip(0.7, 1.3))
+    turns = np.cumsum(pitch / rate)
+    pulses = np.diff(np.floor(turns), prepend=0.0) * np.sqrt(rate / pitch)
+    voiced = np.zeros(total, np.float32)
+    loud = np.zeros(total, np.float32)
+    for phone, first, last in zip(phones, bounds[:-1], bounds[1:], strict=True):
+        if phone is not None:
+            voiced[first:last] = phone.voiced
+            loud[first:last] = rng.uniform(0.7, 1.0) * (1.0 if phone.voiced else 0.35)
+    hiss = rng.standard_normal(total, dtype=np.float32)
+    sound = voiced * pulses.astype(np.float32) + (1 - voiced + speaker.breath) * hiss
+    return (sound * _glide(loud[:, None], rate // 100)[:, 0]).astype(np.float32)
+
+
+def _shape(phone: Phone | None, speaker: Speaker, rate: int) -> NDArray[np.float32]:
+    """The response of the vocal tract at each frequency."""
+    f = np.fft.rfftfreq(_SIZE, 1 / rate)
+    if phone is None:
+        return np.zeros(f.size, np.float32)
+    response = np.full(f.size, 0.003)
+    for number, formant in enumerate(phone.formants):
+        centre = formant * speaker.tract
+        width = (70 if phone.voiced else 350) * (1 + centre / 2500)
+        response += (0.7**number) / (1 + ((f - centre) / width) ** 2)
+    tilt = 1 / np.sqrt(1 + (f / 900) ** 2) if phone.voiced else np.ones_like(f)
+    return (response * tilt).astype(np.float32)
+
+
+def _glide(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """A moving mean over the first axis."""
+    if width < 2 or len(x) < 2:
+        return x
+    sums = np.cumsum(
+        np.pad(x, ((width // 2 + 1, width - width // 2 - 1), (0, 0)), mode="edge"), axis=0, dtype=np.float64
+    )
+    return ((sums[width:] - sums[:-width]) / width).astype(np.float32)
