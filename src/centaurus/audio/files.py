@@ -135,7 +135,7 @@ class Writer:
             self._file.write(np.ascontiguousarray(x.T))
         except (soundfile.SoundFileError, OSError, AssertionError) as error:
             # A short write (a full disk) is an assertion in soundfile.
-            raise AudioError(f"{self.path}: could not be written: {error or 'is the disk full?'}") from error
+            raise AudioError(f"{self.path}: could not be written: {str(error) or 'is the disk full?'}") from error
         self.frames += x.shape[-1]
 
     def __enter__(self) -> Self:
