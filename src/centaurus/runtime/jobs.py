@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from centaurus.audio import dbfs
 from centaurus.runtime.denoising import Denoiser
-from centaurus.runtime.outputs import FileSink
+from centaurus.runtime.outputs import FileSink, make_folder
 from centaurus.runtime.plans import Job
 from centaurus.runtime.sources import Source, from_file
 
@@ -144,7 +144,7 @@ class FileDenoiser:
         source = from_file(job.source)
         key = (source.rate, source.channels)
         denoiser = self._ready.pop(key, None) or self.options.open(*key)
-        job.output.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(job.output.parent)
         with FileSink(job.output, source.layout, source.frames or 0, overwrite) as sink:
             report = denoise_stream(source, sink, denoiser, str(job.output), heard)
         self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something

@@ -39,6 +39,14 @@ def subtype_in(suffix: str, encoding: Encoding) -> str | None:
     return next((subtype for subtype in wanted if subtype in known), None)
 
 
+def make_folder(path: Path) -> None:
+    """The folder, with those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be made a folder: {error.strerror}") from error
+
+
 @contextmanager
 def _as_output() -> Iterator[None]:
     try:

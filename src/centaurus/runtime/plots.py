@@ -38,7 +38,7 @@ def before_and_after(
             cmap="magma",
             vmin=loudest - FLOOR,
             vmax=loudest,
-            extent=(0.0, len(x) / rate, 0.0, rate / 2000),
+            extent=(0.0, max(1, len(x)) / rate, 0.0, rate / 2000),
             interpolation="nearest",
         )
         axis.set_ylabel("kHz")
