@@ -40,14 +40,18 @@ def open_pack(
     folder: str | os.PathLike[str],
     cache: str | os.PathLike[str] | None = None,
     splits: Iterable[str] | None = None,
+    kinds: Iterable[str] | None = None,
     on_fault: OnFault = "skip",
 ) -> Corpus:
-    """The clips of a pack, of some splits or of all; files not yet in the cache are decoded now."""
+    """The clips of a pack, of some splits and kinds or of all; files not yet in the cache are decoded now."""
     folder, faults = Path(folder), Faults(on_fault)
     rows = read_index(folder / INDEX)
-    if splits is not None:
-        wanted = set(splits)
-        rows = [row for row in rows if row.get("split") in wanted]
+    for row in rows:
+        row.setdefault("kind", _kind(row))
+    for label, wanted in (("split", splits), ("kind", kinds)):
+        if wanted is not None:
+            chosen = set(wanted)
+            rows = [row for row in rows if row.get(label) in chosen]
     files = sorted({row["file"] for row in rows})
     target = cache_folder(cache)
 
@@ -66,7 +70,7 @@ def open_pack(
             faults.add(found)
             continue
         path, frames, rate = found
-        clip = _clip(row, path, rate)
+        clip = _clip(row, folder.name, path, rate)
         if clip.frames < 1 or clip.start < 0 or clip.start + clip.frames > frames:
             end = clip.start + clip.frames
             where = f"{folder / row['file']} clip {clip.id}"
@@ -122,9 +126,18 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _clip(row: dict[str, str], path: Path, rate: int) -> Clip:
+def _kind(row: dict[str, str]) -> str:
+    """What a clip is, from its labels: half of a pair, a word, noise, or speech."""
+    stem = Path(row["file"]).stem
+    if stem in ("clean", "noisy"):
+        return stem
+    return "word" if "word" in row else "noise" if "category" in row else "speech"
+
+
+def _clip(row: dict[str, str], pack: str, path: Path, rate: int) -> Clip:
     labels = {key: value for key, value in row.items() if key not in _COLUMNS}
     labels["file"] = os.path.splitext(row["file"])[0]
+    labels.setdefault("set", pack)
     return Clip(path, row["id"], int(row["start"]), int(row["nsamples"]), rate, labels)
 
 
