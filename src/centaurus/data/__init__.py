@@ -1,21 +1,40 @@
-"""Corpora as they lie on disk: readers, caches, synthetic stand-ins. Sound as numpy arrays; nothing of networks."""
+"""Corpora as they lie on disk: readers, caches, synthetic stand-ins. Sound as numpy arrays; nothing of networks.
+
+``open_corpus`` finds the clips of a folder in any known layout; ``prepared`` decodes them once. ``Keywords``,
+``Mixtures``, ``Pairs`` and ``Utterances`` make examples of them: ``size()``, ``draw(epoch, rng)`` and
+``example(index, rng)``, whose every number follows from what they are given.
+"""
 
 from centaurus.data.clips import Clip, Corpus, Faults, checked, load
 from centaurus.data.denoising_folders import pairs
+from centaurus.data.keywords import Keywords, Variation
 from centaurus.data.layouts import LAYOUTS, open_corpus, recognise
+from centaurus.data.leakage import without_leaks
+from centaurus.data.mixtures import Mixing, Mixtures, Pairs
 from centaurus.data.packed import cache_folder, open_pack, write_pack
+from centaurus.data.prepare import measured, prepared
+from centaurus.data.utterances import Utterances
 
 __all__ = [
     "LAYOUTS",
     "Clip",
     "Corpus",
     "Faults",
+    "Keywords",
+    "Mixing",
+    "Mixtures",
+    "Pairs",
+    "Utterances",
+    "Variation",
     "cache_folder",
     "checked",
     "load",
+    "measured",
     "open_corpus",
     "open_pack",
     "pairs",
+    "prepared",
     "recognise",
+    "without_leaks",
     "write_pack",
 ]

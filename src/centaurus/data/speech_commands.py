@@ -15,8 +15,8 @@ from centaurus.data.folders import sound_files_in
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 _OTHERS = ("bed", "bird", "cat", "dog", "eight", "five", "four", "happy", "house", "marvin", "nine", "one")
-_OTHERS += ("seven", "sheila", "six", "three", "tree", "two", "wow", "zero")
-WORDS_30 = tuple(sorted(COMMANDS + _OTHERS))
+_MORE = ("seven", "sheila", "six", "three", "tree", "two", "wow", "zero")
+WORDS_30 = tuple(sorted(COMMANDS + _OTHERS + _MORE))
 WORDS_35 = tuple(sorted((*WORDS_30, "backward", "follow", "forward", "learn", "visual")))
 SUBSETS: dict[int, tuple[str, ...]] = {10: COMMANDS, 30: WORDS_30, 35: WORDS_35}
 BACKGROUND = "_background_noise_"

@@ -1,0 +1,99 @@
+"""Rows of one length from recordings of many: where each recording, or part of one, lies in which row."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DENOISING_ROW = 2**17
+RECOGNITION_ROW = 327_680
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Frames ``start … start + frames`` of a recording, put at ``at`` in its row."""
+
+    recording: int
+    start: int
+    frames: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Rows of pieces, and the recordings that were too long for a row."""
+
+    length: int
+    rows: tuple[tuple[Piece, ...], ...]
+    discarded: tuple[int, ...] = ()
+
+    @property
+    def fill(self) -> float:
+        """The share of the rows that is sound and not padding."""
+        used = sum(piece.frames for row in self.rows for piece in row)
+        return used / (self.length * len(self.rows)) if self.rows else 0.0
+
+
+def pack_cut(frames: Sequence[int], length: int) -> Packing:
+    """Recordings joined end to end and cut into rows; only the last row is padded. For long readings."""
+    _check(frames, length)
+    rows: list[list[Piece]] = []
+    position = 0
+    for recording, count in enumerate(frames):
+        start = 0
+        while start < count:
+            row, at = divmod(position, length)
+            if row == len(rows):
+                rows.append([])
+            taken = min(count - start, length - at)
+            rows[row].append(Piece(recording, start, taken, at))
+            start, position = start + taken, position + taken
+    return Packing(length, tuple(map(tuple, rows)))
+
+
+def pack_whole(frames: Sequence[int], length: int) -> Packing:
+    """Recordings never split over two rows, each in the fullest row that has room, the longest first.
+
+    Those longer than a row are discarded.
+    """
+    _check(frames, length)
+    rows: list[list[Piece]] = []
+    rooms: list[tuple[int, int]] = []  # (room left, row), sorted
+    discarded = []
+    for recording in sorted(range(len(frames)), key=lambda i: -frames[i]):
+        count = frames[recording]
+        if count > length:
+            discarded.append(recording)
+            continue
+        place = bisect_left(rooms, (count, -1))
+        if place < len(rooms):
+            room, row = rooms.pop(place)
+        else:
+            room, row = length, len(rows)
+            rows.append([])
+        rows[row].append(Piece(recording, 0, count, length - room))
+        if room > count:
+            insort(rooms, (room - count, row))
+    return Packing(length, tuple(map(tuple, rows)), tuple(sorted(discarded)))
+
+
+def assemble(
+    row: Sequence[Piece], length: int, load: Callable[[int, int, int], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """A row as samples; ``load(recording, start, frames)`` gives those of a piece, padding is zero."""
+    samples = np.zeros(length, np.float32)
+    for piece in row:
+        samples[piece.at : piece.at + piece.frames] = load(piece.recording, piece.start, piece.frames)
+    return samples
+
+
+def _check(frames: Sequence[int], length: int) -> None:
+    if length < 1:
+        raise ValueError(f"a row needs at least one frame, not {length}")
+    for recording, count in enumerate(frames):
+        if count < 0:
+            raise ValueError(f"recording {recording} has unknown length: measure it first")

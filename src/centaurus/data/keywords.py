@@ -1,0 +1,128 @@
+"""Examples for keyword spotting: a word, or none, with other sound before it and around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio.augment import add_noise, change_speed, fit, preceded, shift
+from centaurus.audio.level import gain
+from centaurus.data.clips import Corpus
+from centaurus.data.denoising import coloured, looped
+from centaurus.data.speech_commands import SILENCE, subset
+
+Samples = NDArray[np.float32]
+Item = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much a word is varied. ``NONE`` leaves it as it is."""
+
+    speed: float = 0.1
+    """Up to so much faster or slower."""
+    gain_db: float = 10.0
+    shift: float = 0.1
+    """Up to so many seconds earlier or later."""
+    noisy: float = 0.7
+    """The share of words with noise."""
+    snr: tuple[float, float] = (0.0, 30.0)
+    before: float = 1.0
+    """Seconds of other sound before the word, so that a stream's history is nothing new."""
+
+
+NONE = Variation(speed=0, gain_db=0, shift=0, noisy=0, before=0)
+
+
+class Keywords:
+    """Clips of words with their classes; with ``background`` one more class of noise, near-silence and other words.
+
+    The class of background is the last one. Words outside the classes are used as background too.
+    """
+
+    def __init__(
+        self,
+        words: Corpus,
+        classes: int | Sequence[str] | None = None,
+        noise: Corpus | None = None,
+        background: float = 0.0,
+        variation: Variation = Variation(),  # noqa: B008, it is frozen
+        seconds: float = 1.0,
+    ) -> None:
+        found = words.values("word")
+        if not found:
+            raise ValueError(f"the {words.name} corpus has no clips with a word")
+        names = found if classes is None else subset(classes, found)
+        self.classes = (*names, SILENCE) if background else names
+        self.words = words.where(word=names)
+        self.others = words.of(clip for clip in words if clip.labels.get("word", names[0]) not in names)
+        self.noise, self.variation = noise, variation
+        self.frames = round(seconds * words.rate)
+        self.history = round(variation.before * words.rate)
+        self.backgrounds = round(background * len(self.words))
+        self._class = {name: number for number, name in enumerate(self.classes)}
+
+    def size(self) -> int:
+        """Words and backgrounds in an epoch."""
+        return len(self.words) + self.backgrounds
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """All of them, in random order."""
+        return rng.permutation(self.size())
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """``audio`` (1, history + clip), its ``label``, and where the clip ``start``s after the history."""
+        if index < len(self.words):
+            clip, x = self.words.take(index)
+            label = self._class[clip.labels["word"]]
+            x = self._varied(x, rng)
+        else:
+            label, x = len(self.classes) - 1, self._background(rng)
+        if self.history:
+            x = preceded(x, self._before(rng))
+        return {"audio": x[None], "label": np.array(label), "start": np.array(self.history)}
+
+    def _varied(self, x: Samples, rng: np.random.Generator) -> Samples:
+        how, rate = self.variation, self.words.rate
+        if how.speed:
+            x = change_speed(x, float(rng.uniform(1 - how.speed, 1 + how.speed)))
+        x = fit(x, self.frames, at=(self.frames - len(x)) // 2 if how.speed else 0)
+        if how.shift:
+            x = shift(x, int(rng.integers(-round(how.shift * rate), round(how.shift * rate) + 1)))
+        if rng.random() < how.noisy:
+            x = add_noise(x, self._noise(rng, self.frames), rng.uniform(*how.snr))
+        return x * gain(rng.uniform(-how.gain_db, how.gain_db)) if how.gain_db else x
+
+    def _noise(self, rng: np.random.Generator, frames: int) -> Samples:
+        """Recorded noise, or coloured noise if there is none and now and then anyway; at about its own level."""
+        if self.noise is None or not len(self.noise) or rng.random() < 0.2:
+            return coloured(rng, frames, rate=self.words.rate) * np.float32(0.03)
+        index = int(rng.integers(len(self.noise)))
+        known = self.noise[index].frames
+        if known > frames and self.noise[index].rate == self.words.rate:
+            return self.noise.take(index, int(rng.integers(0, known - frames + 1)), frames)[1]
+        return looped(rng, self.noise.take(index)[1], frames)
+
+    def _background(self, rng: np.random.Generator) -> Samples:
+        kind = rng.random()
+        if kind < 0.4 and len(self.others):
+            return self._varied(self.others.take(int(rng.integers(len(self.others))))[1], rng)
+        level = rng.uniform(-50, 0) if kind < 0.6 else rng.uniform(-12, 6)
+        return self._noise(rng, self.frames) * gain(level)
+
+    def _before(self, rng: np.random.Generator) -> Samples:
+        """Silence, noise, or the ends of other words, as long as the history."""
+        kind = rng.random()
+        if kind < 0.2:
+            return np.zeros(self.history, np.float32)
+        if kind < 0.6:
+            return fit(self._noise(rng, self.history) * gain(rng.uniform(-30, 0)), self.history)
+        y, last = np.zeros(self.history, np.float32), self.history
+        while last > 0:
+            x = self.words.take(int(rng.integers(len(self.words))))[1][-last:]
+            y[last - len(x) : last] = x * gain(rng.uniform(-10, 5))
+            last -= len(x) + int(rng.integers(0, self.words.rate // 4))
+        return y

@@ -1,0 +1,195 @@
+"""Examples for denoising: rows of clean speech with noise added, another one every epoch; or recorded pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio import AudioError
+from centaurus.audio.level import mix
+from centaurus.audio.mask import frequency_mask, mask_time
+from centaurus.audio.pack import DENOISING_ROW, Piece, assemble, pack_cut, pack_whole
+from centaurus.data import denoising
+from centaurus.data.clips import Clip, Corpus
+from centaurus.data.denoising_folders import pairs
+from centaurus.data.drawing import Group, draw, epoch_size
+from centaurus.data.prepare import frames_at_rate
+
+Samples = NDArray[np.float32]
+Item = dict[str, NDArray[np.generic]]
+
+READINGS = {"librivox": 0.1}  # long readings: joined and cut; a tenth of the rows in an epoch
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How noisy an example is. The paper's figures; ``variety`` goes beyond them."""
+
+    snr: tuple[float, float] = (-5.0, 15.0)
+    level: tuple[float, float] = (-35.0, -15.0)
+    time_masks: int = 2
+    frequency_masks: int = 2
+    variety: float = 0.0
+    """The share of examples with more than one recorded noise: babble, coloured noise, hum, another microphone."""
+    silent_speech: float = 0.0
+    """The share of examples that are noise alone."""
+    clean_input: float = 0.0
+    """The share of examples that are all but free of noise."""
+
+
+class Mixtures:
+    """Rows of speech mixed with noise. The lengths of all clips must be known (``prepared`` or ``measured``)."""
+
+    def __init__(
+        self,
+        speech: Corpus,
+        noise: Corpus,
+        mixing: Mixing = Mixing(),  # noqa: B008, it is frozen
+        length: int = DENOISING_ROW,
+        readings: Mapping[str, float] = READINGS,
+        seed: int = 0,
+    ) -> None:
+        if not len(speech) or not len(noise):
+            raise ValueError(f"{len(speech)} clips of speech and {len(noise)} of noise: both are needed")
+        self.speech, self.noise, self.mixing, self.length, self.seed = speech, noise, mixing, length, seed
+        self.discarded: list[Clip] = []
+        self.rows: list[tuple[Piece, ...]] = []
+        self.groups: list[Group] = []
+        self._pack(readings)
+        lengths = np.maximum(frames_at_rate(noise), 1).astype(float)
+        # A long recording has more to offer than a short one, but not in proportion.
+        self._odds = np.cumsum(np.sqrt(lengths)) / np.sqrt(lengths).sum()
+        self._frames = frames_at_rate(noise)
+
+    def _pack(self, readings: Mapping[str, float]) -> None:
+        """Long readings are cut, all else is kept whole; recordings that fit in no row are left out."""
+        frames = frames_at_rate(self.speech)
+        names = [clip.labels.get("set", "") for clip in self.speech]
+        for name in sorted(set(names) & set(readings)):
+            members = [i for i, other in enumerate(names) if other == name]
+            self._add(members, pack_cut([frames[i] for i in members], self.length).rows, readings[name])
+        members = [i for i, name in enumerate(names) if name not in readings]
+        packing = pack_whole([frames[i] for i in members], self.length)
+        self.discarded = [self.speech[members[i]] for i in packing.discarded]
+        self._add(members, packing.rows, 1.0)
+        if not self.rows:
+            longest = f"all {len(self.discarded)} clips of speech are longer than a row of {self.length} frames"
+            raise ValueError(f"{longest}: choose a longer row, or name their set among the readings to cut them")
+
+    def _add(self, members: Sequence[int], rows: Sequence[Sequence[Piece]], share: float) -> None:
+        if rows:
+            self.groups.append(Group(len(rows), share))
+            self.rows += [tuple(Piece(members[p.recording], p.start, p.frames, p.at) for p in row) for row in rows]
+
+    def size(self) -> int:
+        """Rows in an epoch."""
+        return epoch_size(self.groups)
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The rows of an epoch, in order."""
+        return draw(self.groups, self.seed, epoch)
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """``audio`` noisy and ``clean``, each (1, length), and how many ``samples`` are not padding."""
+        noisy, clean = self.mixture(index, rng)
+        used = max(piece.at + piece.frames for piece in self.rows[index])
+        return {"audio": noisy[None], "clean": clean[None], "samples": np.array(used)}
+
+    def mixture(self, index: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
+        """(noisy, clean) of a row."""
+        how, speech = self.mixing, self._speech(index)
+        varied = rng.random() < how.variety
+        noise = self._varied_noise(rng) if varied else self._recorded(rng)
+        if varied and rng.random() < 0.5:
+            speech = denoising.equalised(rng, speech, 4, rate=self.speech.rate)
+        kind, snr, level = rng.random(), rng.uniform(*how.snr), rng.uniform(*how.level)
+        if kind < how.silent_speech:
+            speech = np.zeros_like(speech)
+        elif kind < how.silent_speech + how.clean_input:
+            snr = rng.uniform(30, 60)
+        noisy, clean = denoising.limited(*mix(speech, noise, snr, level))
+        return self._masked(noisy, rng), clean
+
+    def _speech(self, index: int) -> Samples:
+        def load(recording: int, start: int, frames: int) -> Samples:
+            try:
+                return self.speech.load(recording, start, frames)
+            except AudioError as error:
+                self.speech.faults.add(error)
+                return np.zeros(frames, np.float32)
+
+        return assemble(self.rows[index], self.length, load)
+
+    def _masked(self, noisy: Samples, rng: np.random.Generator) -> Samples:
+        how = self.mixing
+        if how.frequency_masks:
+            keep = frequency_mask(rng, len(noisy), how.frequency_masks, rate=self.speech.rate)
+            noisy = np.fft.irfft(np.fft.rfft(noisy) * keep, len(noisy)).astype(np.float32, copy=False)
+        return mask_time(rng, noisy, how.time_masks) if how.time_masks else noisy
+
+    def _recorded(self, rng: np.random.Generator) -> Samples:
+        """A random place in a random recording, repeated if it is short."""
+        index = int(np.searchsorted(self._odds, rng.random()))
+        frames = self._frames[index]
+        if frames > self.length:
+            start = int(rng.integers(0, frames - self.length + 1))
+            return self.noise.take(index, start, self.length)[1][: self.length]
+        return denoising.looped(rng, self.noise.take(index)[1], self.length)
+
+    def _voice(self, rng: np.random.Generator) -> Samples:
+        return self._speech(int(rng.integers(len(self.rows))))
+
+    def _varied_noise(self, rng: np.random.Generator) -> Samples:
+        rate, kind = self.speech.rate, rng.random()
+        if kind < 0.68:
+            noise = self._recorded(rng)
+        elif kind < 0.82:
+            noise = denoising.babble([self._voice(rng) for _ in range(int(rng.integers(3, 9)))])
+        elif kind < 0.95:
+            noise = denoising.coloured(rng, self.length, rate=rate)
+        else:
+            noise = denoising.hum(rng, self.length, rate=rate)
+        others: list[tuple[Samples, float]] = []
+        if rng.random() < 0.3:
+            others.append((self._recorded(rng), rng.uniform(-15, 3)))
+        if rng.random() < 0.25:
+            others.append((denoising.coloured(rng, self.length, rate=rate), rng.uniform(-25, 0)))
+        if rng.random() < 0.1:
+            others.append((denoising.hum(rng, self.length, rate=rate), rng.uniform(-20, 0)))
+        noise = denoising.combine(noise, *others)
+        return denoising.equalised(rng, noise, 6, rate=rate) if rng.random() < 0.5 else noise
+
+
+class Pairs:
+    """Recorded pairs as they are, or random rows of them: VoiceBank+DEMAND."""
+
+    def __init__(self, corpus: Corpus, length: int | None = None) -> None:
+        self.corpus, self.length = corpus, length
+        self.pairs = pairs(corpus)
+        if not self.pairs:
+            raise ValueError(f"the {corpus.name} corpus has no pairs of noisy and clean clips")
+
+    def size(self) -> int:
+        """Pairs in an epoch."""
+        return len(self.pairs)
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """All pairs, in random order."""
+        return rng.permutation(len(self.pairs))
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """``audio`` noisy and ``clean``, each (1, t), and how many ``samples`` are not padding."""
+        noisy, clean = (self.corpus.load(clip) for clip in self.pairs[index])
+        count = min(len(noisy), len(clean))
+        if self.length is not None:
+            start = int(rng.integers(0, max(0, count - self.length) + 1))
+            noisy, clean = noisy[start : start + self.length], clean[start : start + self.length]
+            count = min(count, self.length)
+            short = self.length - count
+            noisy, clean = np.pad(noisy[:count], (0, short)), np.pad(clean[:count], (0, short))
+        else:
+            noisy, clean = noisy[:count], clean[:count]
+        return {"audio": noisy[None], "clean": clean[None], "samples": np.array(count)}

@@ -1,0 +1,96 @@
+"""Examples for speech recognition: rows of whole utterances with their texts; of large corpora a share an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio import AudioError
+from centaurus.audio.pack import RECOGNITION_ROW, Piece, assemble, pack_whole
+from centaurus.data.clips import Clip, Corpus
+from centaurus.data.drawing import Group, draw, epoch_size
+from centaurus.data.prepare import frames_at_rate
+
+Samples = NDArray[np.float32]
+Item = dict[str, NDArray[np.generic]]
+Encode = Callable[[str], Mapping[str, NDArray[np.generic]]]
+
+
+class Utterances:
+    """Rows of ``length`` frames filled with whole utterances, or with ``length=None`` each utterance by itself.
+
+    Several corpora are put together, each with its share: ``[(librispeech, 1.0), (mls, 0.01)]``.
+    """
+
+    def __init__(
+        self,
+        corpora: Corpus | list[tuple[Corpus, float]],
+        length: int | None = RECOGNITION_ROW,
+        encode: Encode | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.corpora = [(corpora, 1.0)] if isinstance(corpora, Corpus) else corpora
+        self.length, self.encode, self.seed = length, encode, seed
+        self.rows: list[tuple[int, tuple[Piece, ...]]] = []
+        self.groups: list[Group] = []
+        self.discarded: list[Clip] = []
+        for number, (corpus, share) in enumerate(self.corpora):
+            if silent := next((clip for clip in corpus if "transcript" not in clip.labels), None):
+                raise ValueError(f"{silent.path}: clip {silent.id} has no transcript")
+            frames = frames_at_rate(corpus)
+            rows: tuple[tuple[Piece, ...], ...]
+            if length is None:
+                rows = tuple((Piece(i, 0, count, 0),) for i, count in enumerate(frames))
+            else:
+                packing = pack_whole(frames, length)
+                rows = packing.rows
+                self.discarded += [corpus[i] for i in packing.discarded]
+            self.rows += [(number, row) for row in rows]
+            self.groups.append(Group(len(rows), share))
+        if not self.rows:
+            raise ValueError(f"there are no utterances; {len(self.discarded)} are longer than a row of {length} frames")
+
+    def size(self) -> int:
+        """Rows in an epoch."""
+        return epoch_size(self.groups)
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The rows of an epoch, in order: every corpus's share, drawn anew."""
+        return draw(self.groups, self.seed, epoch)
+
+    def text(self, index: int) -> str:
+        """What is said in a row."""
+        number, row = self.rows[index]
+        corpus = self.corpora[number][0]
+        return " ".join(corpus[piece.recording].labels["transcript"] for piece in row)
+
+    def samples(self, index: int) -> Samples:
+        """The sound of a row, without the padding at its end."""
+        number, row = self.rows[index]
+        corpus = self.corpora[number][0]
+
+        def load(recording: int, start: int, frames: int) -> Samples:
+            return corpus.load(recording, start, frames)
+
+        return assemble(row, max(piece.at + piece.frames for piece in row), load)
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """``audio`` (1, length), how many ``samples`` are not padding, and what ``encode`` makes of the text.
+
+        In place of a row with a clip that cannot be read, the next one that can.
+        """
+        index, x = self._readable(index)
+        audio = x if self.length is None else np.pad(x, (0, self.length - len(x)))
+        words = self.encode(self.text(index)) if self.encode else {}
+        return {"audio": audio[None], "samples": np.array(len(x)), **words}
+
+    def _readable(self, index: int) -> tuple[int, Samples]:
+        for step in range(len(self.rows)):
+            row = (index + step) % len(self.rows)
+            try:
+                return row, self.samples(row)
+            except AudioError as error:
+                self.corpora[self.rows[row][0]][0].faults.add(error)
+        raise ValueError("no row of utterances can be read")
