@@ -57,9 +57,11 @@ def mix(speech: Signal, noise: Signal, snr_db: float, level_dbfs: float | None =
     elif math.isinf(of_speech):
         noisy = noise.copy()
     else:
-        noisy = speech + noise * gain(of_speech - snr_db - of_noise)
+        noisy = noise * gain(of_speech - snr_db - of_noise)
+        noisy += speech
     now = dbfs(noisy)
     if level_dbfs is None or math.isinf(now):
         return noisy, speech.copy()
     factor = gain(level_dbfs - now)
-    return noisy * factor, speech * factor
+    noisy *= factor
+    return noisy, speech * factor

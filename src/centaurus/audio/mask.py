@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from centaurus.audio.filter import filtered
+
 Samples = NDArray[np.float32]
+EDGE = 40.0  # Hz over which a band is faded out: sharper edges would ring
 
 
 def mask_time(rng: np.random.Generator, x: Samples, count: int = 2, longest: int = 3200, fade: int = 64) -> Samples:
@@ -23,27 +28,30 @@ def mask_frequency(
     rng: np.random.Generator, x: Samples, count: int = 2, widest: float = 0.1, rate: int = 16_000
 ) -> Samples:
     """The signal without ``count`` random bands, each up to ``widest`` of the mel scale, over the whole length."""
-    if not len(x):
-        return x.copy()
-    spectrum = np.fft.rfft(x)
-    spectrum *= frequency_mask(rng, len(x), count, widest, rate)
-    return np.fft.irfft(spectrum, len(x)).astype(np.float32, copy=False)
+    bands = draw_bands(rng, count, widest, rate)
+
+    def response(hertz: NDArray[np.floating[Any]]) -> Samples:
+        keep = np.ones(hertz.size, np.float32)
+        for low, high in bands:
+            first, last = (int(np.searchsorted(hertz, edge)) for edge in (low, high))
+            edge = min((last - first) // 2, int(EDGE / hertz[1]))
+            keep[first:last] *= _notch(last - first, edge)
+        return keep
+
+    return filtered(x, response, rate)
 
 
-def frequency_mask(
-    rng: np.random.Generator, frames: int, count: int = 2, widest: float = 0.1, rate: int = 16_000
-) -> Samples:
-    """What to multiply the spectrum of so many frames with: one, and zero in random bands with soft edges of 40 Hz."""
-    keep = np.ones(frames // 2 + 1, np.float32)
+def draw_bands(
+    rng: np.random.Generator, count: int = 2, widest: float = 0.1, rate: int = 16_000
+) -> list[tuple[float, float]]:
+    """Random bands in Hz, as wide to the ear wherever they lie."""
     top = _mel(rate / 2)
+    bands = []
     for _ in range(count):
         width = rng.uniform(0, widest) * top
         low = rng.uniform(0, top - width)
-        first, last = (int(_hertz(edge) * frames / rate) for edge in (low, low + width))
-        last = min(last, keep.size)
-        edge = min((last - first) // 2, int(40 * frames / rate))
-        keep[first:last] *= _notch(last - first, edge)
-    return keep
+        bands.append((_hertz(low), _hertz(low + width)))
+    return bands
 
 
 def _notch(width: int, edge: int) -> Samples:

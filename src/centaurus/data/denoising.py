@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from centaurus.audio.filter import filtered
 from centaurus.audio.level import dbfs, gain, power, to_level
 
 Samples = NDArray[np.float32]
@@ -15,10 +17,8 @@ Samples = NDArray[np.float32]
 def coloured(rng: np.random.Generator, frames: int, slope: float | None = None, rate: int = 16_000) -> Samples:
     """Noise whose amplitude falls as frequency^−slope: 0 white, ½ pink, 1 brown; a random slope by default."""
     slope = rng.uniform(-0.3, 1.3) if slope is None else slope
-    size = fast_size(frames)
-    spectrum = np.fft.rfft(rng.standard_normal(size, dtype=np.float32))
-    f = np.maximum(np.arange(spectrum.size, dtype=np.float32) * np.float32(rate / size), np.float32(20))
-    return unit(np.fft.irfft(spectrum * (f / 1000) ** np.float32(-slope), size)[:frames].astype(np.float32))
+    white = rng.standard_normal(frames, dtype=np.float32)
+    return unit(filtered(white, lambda hertz: (np.maximum(hertz, 30) / 1000) ** -slope, rate))
 
 
 def hum(rng: np.random.Generator, frames: int, mains: float | None = None, rate: int = 16_000) -> Samples:
@@ -52,12 +52,13 @@ def combine(first: Samples, *others: tuple[Samples, float]) -> Samples:
 
 def equalised(rng: np.random.Generator, x: Samples, depth_db: float, points: int = 6, rate: int = 16_000) -> Samples:
     """A smooth random response, up to ±depth at points over log frequency: another room, another microphone."""
-    size = fast_size(len(x) + rate // 8)
-    spectrum = np.fft.rfft(x, size)
-    octave = np.log(np.maximum(np.arange(spectrum.size) * (rate / size), 50) / 50) / np.log(rate / 100)
-    curve = np.interp(octave, np.linspace(0, 1, points), rng.uniform(-depth_db, depth_db, points))
-    y = np.fft.irfft(spectrum * (10 ** (curve / 20)).astype(np.float32), size)[: len(x)]
-    return y.astype(np.float32)
+    curve = rng.uniform(-depth_db, depth_db, points)
+
+    def response(hertz: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        octave = np.log(np.maximum(hertz, 50) / 50) / np.log(rate / 100)
+        return 10 ** (np.interp(octave, np.linspace(0, 1, points), curve) / 20)
+
+    return filtered(x, response, rate)
 
 
 def looped(rng: np.random.Generator, x: Samples, frames: int) -> Samples:
@@ -89,7 +90,8 @@ def active_dbfs(x: Samples, frame: int = 512) -> float:
 
 def limited(noisy: Samples, clean: Samples, peak: float = 0.99) -> tuple[Samples, Samples]:
     """Both scaled down together where either would leave ±peak: a recording cannot be louder than full scale."""
-    top = max(float(np.abs(noisy).max(initial=0)), float(np.abs(clean).max(initial=0)))
+    top = max(float(x.max(initial=0)) for x in (noisy, clean))
+    top = max(top, *(-float(x.min(initial=0)) for x in (noisy, clean)))
     if top <= peak:
         return noisy, clean
     return noisy * np.float32(peak / top), clean * np.float32(peak / top)
@@ -98,9 +100,3 @@ def limited(noisy: Samples, clean: Samples, peak: float = 0.99) -> tuple[Samples
 def unit(x: Samples) -> Samples:
     """At 0 dBFS; silence stays silence."""
     return to_level(x, 0.0) if power(x) > 1e-12 else x.copy()
-
-
-def fast_size(frames: int) -> int:
-    """The next length whose Fourier transform is fast: a power of two, or three or five quarters of one."""
-    size = 1 << max(0, (frames - 1).bit_length())
-    return next(n for n in (size * 5 // 8, size * 3 // 4, size) if (n >= frames and n % 2 == 0) or n == size)

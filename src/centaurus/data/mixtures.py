@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
 from centaurus.audio.level import mix
-from centaurus.audio.mask import frequency_mask, mask_time
+from centaurus.audio.mask import mask_frequency, mask_time
 from centaurus.audio.pack import DENOISING_ROW, Piece, assemble, pack_cut, pack_whole
 from centaurus.data import denoising
 from centaurus.data.clips import Clip, Corpus
@@ -126,8 +126,7 @@ class Mixtures:
     def _masked(self, noisy: Samples, rng: np.random.Generator) -> Samples:
         how = self.mixing
         if how.frequency_masks:
-            keep = frequency_mask(rng, len(noisy), how.frequency_masks, rate=self.speech.rate)
-            noisy = np.fft.irfft(np.fft.rfft(noisy) * keep, len(noisy)).astype(np.float32, copy=False)
+            noisy = mask_frequency(rng, noisy, how.frequency_masks, rate=self.speech.rate)
         return mask_time(rng, noisy, how.time_masks) if how.time_masks else noisy
 
     def _recorded(self, rng: np.random.Generator) -> Samples:
