@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 import numpy as np
+from numpy.typing import NDArray
 
 from centaurus.export.graph import Graph, Signal, array
 from centaurus.export.ssm import lower_ssm
@@ -18,6 +19,9 @@ from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, 
 from centaurus.nn.level import FLOOR, Leveled
 from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
 from centaurus.ssm import S6, SSM
+
+NARROW, MANY = 8, 256  # up to so many channels and from so many frames on, the norm operator is the slower way
+WIDTH = 32  # channels of several frames that go through one matrix
 
 
 @singledispatch
@@ -147,22 +151,46 @@ def _(layer: Dropout1d, g: Graph, u: Signal, name: str) -> Signal:
 def _(layer: LayerNorm, g: Graph, u: Signal, name: str) -> Signal:
     y = u.name
     if layer.weight is not None and layer.bias is not None:
-        scale, bias = g.constant(array(layer.weight)), g.constant(array(layer.bias))
-        y = g.node("LayerNormalization", y, scale, bias, axis=-1, epsilon=EPS)
+        scale, bias = array(layer.weight), array(layer.bias)
+        if u.channels <= NARROW and u.frames >= MANY:
+            y = _narrow_norm(g, u, scale, bias)
+        else:
+            y = g.node("LayerNormalization", y, g.constant(scale), g.constant(bias), axis=-1, epsilon=EPS)
     return u._replace(name=g.silu(y) if layer.activate else y)
+
+
+def _narrow_norm(g: Graph, u: Signal, scale: NDArray[np.float64], bias: NDArray[np.float64]) -> str:
+    """The norm of few channels by matrix products over several frames at once; the operator would pay for each."""
+    c = u.channels
+    frames = max(m for m in range(1, WIDTH // c + 1) if u.frames % m == 0)
+    every = np.eye(frames)
+    x = g.reshape(u.name, 1, u.frames // frames, frames * c)
+    x = g.matmul(x, g.constant(np.kron(every, np.eye(c) - 1 / c)))
+    power = g.matmul(g.multiply(x, x), g.constant(np.kron(every, np.full((c, c), 1 / c))))
+    x = g.node("Div", x, g.node("Sqrt", g.add(power, g.constant(EPS))))
+    x = g.add(g.multiply(x, g.constant(np.tile(scale, frames))), g.constant(np.tile(bias, frames)))
+    return g.reshape(x, 1, u.frames, c)
 
 
 @lower.register
 def _(layer: CausalConv, g: Graph, u: Signal, name: str) -> Signal:
-    channels, kernel = layer.weight.shape
-    state = g.state(name, 1, kernel - 1, channels)
-    x = g.concat(state, u.name, axis=2)
-    g.keep(state, g.part(x, u.frames, u.frames + kernel - 1, 2))
+    kernel = layer.weight.shape[1]
+    x = _with_past(g, u, name, kernel - 1)
     weight = array(layer.weight)
     y = g.multiply(g.part(x, 0, u.frames, 2), g.constant(weight[:, 0]))
     for k in range(1, kernel):
         y = g.add(y, g.multiply(g.part(x, k, k + u.frames, 2), g.constant(weight[:, k])))
     return u._replace(name=y if layer.bias is None else g.add(y, g.constant(array(layer.bias))))
+
+
+def _with_past(g: Graph, u: Signal, name: str, frames: int) -> str:
+    """A signal with so many frames before it, which are a state."""
+    if frames == 0:
+        return u.name
+    state = g.state(name, 1, frames, u.channels)
+    x = g.concat(state, u.name, axis=2)
+    g.keep(state, g.part(x, u.frames, u.frames + frames, 2))
+    return x
 
 
 @lower.register
@@ -180,15 +208,13 @@ def _(layer: RunningMean, g: Graph, u: Signal, name: str) -> Signal:
 @lower.register
 def _(layer: WindowedMean, g: Graph, u: Signal, name: str) -> Signal:
     window, frames = layer.window, u.frames
-    past = g.state(f"{name}.past", 1, window - 1, u.channels)
     count = g.state(f"{name}.count", 1, 1, 1)
-    x = g.concat(past, u.name, axis=2)
+    x = _with_past(g, u, f"{name}.past", window - 1)
     counts = g.add(count, g.constant(np.arange(1.0, frames + 1)[:, None]))
     counts = g.node("Min", counts, g.constant(float(window)))
     age = np.arange(frames)[:, None] + window - 1 - np.arange(frames + window - 1)
     band = ((age >= 0) & (age < window)).astype(float)
     y = g.node("Div", g.matmul(g.constant(band), x), counts)
-    g.keep(past, g.part(x, frames, frames + window - 1, 2))
     g.keep(count, g.part(counts, frames - 1, frames, 2))
     return u._replace(name=y)
 
@@ -233,7 +259,7 @@ def _(layer: Leveled, g: Graph, u: Signal, name: str) -> Signal:
     return y._replace(name=g.reshape(y_hops, 1, *y[1:]))
 
 
-def _fall(decay: float, age: np.ndarray) -> np.ndarray:
+def _fall(decay: float, age: NDArray[np.int64]) -> NDArray[np.float64]:
     """decay^age, and nothing from the future."""
     return np.where(age >= 0, decay ** np.maximum(age, 0.0), 0.0)
 

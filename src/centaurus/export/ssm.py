@@ -1,7 +1,8 @@
 """One SSM layer as nodes: the cheapest of a few ways to run a piece of fixed length by matrix products.
 
-``whole``   the piece is one chunk: [signal, state] times one table gives [result, state]
-``chunks``  shorter chunks side by side, and one small matrix for every mode that links their states
+``serial``  chunk after chunk: [signal, state] times one table gives [result, state], a product for every shared index
+``rows``    the same where signal and state have a row for every shared index: an element-wise product and a sum
+``chunks``  all chunks side by side, and one small matrix for every mode that links their states
 ``crossed`` the same for layers whose states stand between every input and every output channel
 """
 
@@ -11,23 +12,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from centaurus.export.graph import Graph, Signal
 from centaurus.export.tables import Local, block_diagonal, scan
 from centaurus.ssm import SSM
 
-# Seconds, of the order measured on one core: an operator, a small matrix product, a multiply-add, a constant's number.
-OPERATOR, PRODUCT, MULTIPLY, NUMBER = 1.5e-6, 5e-8, 5e-11, 4e-10
+# Seconds on one core: an operator, one of a batch of small matrix products, a multiply-add in them, an element-wise
+# product that is summed up afterwards, and a number of a table, which has to be stored, loaded and kept in cache.
+OPERATOR, PRODUCT, MULTIPLY, ELEMENT, NUMBER = 7e-7, 1.5e-7, 5e-11, 4e-10, 2.5e-10
+
+Way = Callable[[Graph, Local, str, str, int, int], str]
 
 
 @dataclass(frozen=True)
 class Choice:
     """A way, the frames of its chunks, and what it costs."""
 
-    run: Callable[[Graph, Local, str, str, int, int], str]
+    run: Way
     chunk: int
     seconds: float
-    numbers: int
 
 
 def lower_ssm(g: Graph, layer: SSM, u: Signal, name: str) -> Signal:
@@ -57,45 +61,59 @@ def _ways(local: Local, frames: int, q: int) -> list[Choice]:
     shared, summed, new, rest = (local.count(x) for x in local.roles)
     chunks = frames // q
     inside, drive, read = shared * q * q * summed * new, 2 * shared * q * summed * rest, 2 * shared * q * new * rest
-    if chunks == 1:
-        numbers = inside + drive + read + 4 * shared * rest * rest
-        found = [_choice(_whole, q, 6, shared, numbers, numbers)]
-    else:
-        links = shared * rest * (2 * chunks + 2) ** 2
-        products = chunks * (inside + drive + read) + links
-        calls = 2 * shared + shared * rest
-        found = [_choice(_chunks, q, 15, calls, products, inside + drive + read + links)]
+    both, links = inside + drive + read, shared * rest * (2 * chunks + 2) ** 2
+    step = both + 4 * shared * rest * rest
+    found = [_choice(_serial, q, 4 + 3 * chunks, chunks * shared, chunks * step, 0, step)]
+    if summed == new == 1:
+        found.append(_choice(_rows, q, 1 + 7 * chunks, 0, 0, chunks * step, step))
+    if chunks > 1:
+        found.append(_choice(_chunks, q, 15, (2 + rest) * shared, chunks * both + links, 0, both + links))
     if local.crossed:
-        drive, read = drive // summed, read // new
-        products = chunks * (inside + drive + read)
-        found.append(_choice(_crossed, q, 12 + 5 * chunks, 3 * shared * summed, products, inside + drive + read))
+        both = inside + drive // summed + read // new
+        moved = 2 * chunks * shared * rest * 8  # numbers of states, which are transposed at a high price
+        found.append(_choice(_crossed, q, 12 + 8 * chunks, 3 * shared * summed, chunks * both, moved, both))
     return found
 
 
-def _choice(
-    run: Callable[[Graph, Local, str, str, int, int], str],
-    q: int,
-    operators: int,
-    products: int,
-    multiplies: int,
-    numbers: int,
-) -> Choice:
-    seconds = operators * OPERATOR + products * PRODUCT + multiplies * MULTIPLY + numbers * NUMBER
-    return Choice(run, q, seconds, numbers)
+def _choice(run: Way, q: int, operators: int, products: int, multiplies: int, elements: int, numbers: int) -> Choice:
+    seconds = operators * OPERATOR + products * PRODUCT + multiplies * MULTIPLY + elements * ELEMENT + numbers * NUMBER
+    return Choice(run, q, seconds)
 
 
-def _whole(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
+def _serial(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
     shared, summed, new, rest = (local.count(x) for x in local.roles)
+    table = g.constant(_without_one(_step_table(local, q)))
+    state = entered = g.state(name, shared, 1, 2 * rest)
+    results = []
+    for piece in _pieces(g, _gathered(g, v, frames, q, shared, summed), frames // q, 1):
+        y, state = g.split(g.matmul(g.concat(piece, state), table), [q * new, 2 * rest])
+        results.append(y)
+    g.keep(entered, state)
+    return _spread(g, _joined(g, results), frames, q, shared, new)
+
+
+def _rows(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
+    shared, _, _, rest = (local.count(x) for x in local.roles)
+    rows = q + 2 * rest
+    table = g.constant(_step_table(local, q).transpose(1, 2, 0))
+    ones = g.constant(np.ones((1, rows)))
+    state = entered = g.state(name, 1, 2 * rest, shared)
+    results = []
+    for piece in _pieces(g, v, frames // q, q):
+        x = g.reshape(g.concat(piece, state, axis=2), rows, 1, shared)
+        summed = g.matmul(ones, g.reshape(g.multiply(x, table), rows, rows * shared))
+        y, state = g.split(g.reshape(summed, 1, rows, shared), [q, 2 * rest], axis=2)
+        results.append(y)
+    g.keep(entered, state)
+    return g.reshape(_joined(g, results), frames // q, q, shared) if q != frames else results[0]
+
+
+def _step_table(local: Local, q: int) -> NDArray[np.float64]:
+    """(shared, frame · summed + modes · 2, frame · new + modes · 2): signal and state in, result and state out."""
     tables = local.chunk(q)
     top = np.concatenate([tables.inside(), tables.drive()], -1)
     bottom = np.concatenate([tables.read(), block_diagonal(tables.rotation())], -1)
-    state = g.state(name, shared, 1, 2 * rest)
-    x = g.concat(_gathered(g, v, frames, q, shared, summed), state)
-    table = np.concatenate([top, bottom], -2)
-    both = g.matmul(x, g.constant(table[0] if shared == 1 else table))
-    y, new_state = g.split(both, [q * new, 2 * rest])
-    g.keep(state, new_state)
-    return _spread(g, y, frames, q, shared, new)
+    return np.concatenate([top, bottom], -2)
 
 
 def _chunks(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
@@ -104,7 +122,7 @@ def _chunks(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> s
     tables = local.chunk(q)
     x = _gathered(g, v, frames, q, shared, summed)
     both = np.concatenate([tables.inside(), tables.drive()], -1)
-    y, z = g.split(g.matmul(x, g.constant(both[0] if shared == 1 else both)), [q * new, 2 * rest])
+    y, z = g.split(g.matmul(x, g.constant(_without_one(both))), [q * new, 2 * rest])
     state = g.state(name, shared * rest, 1, 2)
     if rest > 1:
         z = g.transpose(g.reshape(z, shared, chunks, rest, 2), 0, 1, 3, 2, 4)
@@ -115,8 +133,7 @@ def _chunks(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> s
     if rest > 1:
         starts = g.transpose(g.reshape(starts, shared, rest, chunks, 2), 0, 1, 3, 2, 4)
     starts = g.reshape(starts, shared, chunks, 2 * rest)
-    read = tables.read()
-    y = g.add(y, g.matmul(starts, g.constant(read[0] if shared == 1 else read)))
+    y = g.add(y, g.matmul(starts, g.constant(_without_one(tables.read()))))
     return _spread(g, y, frames, q, shared, new)
 
 
@@ -124,12 +141,12 @@ def _crossed(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> 
     shared, summed, new, rest = (local.count(x) for x in local.roles)
     chunks, others = frames // q, rest // (summed * new)
     tables = local.chunk(q)
-    inside = tables.inside()
-    y = g.matmul(_gathered(g, v, frames, q, shared, summed), g.constant(inside[0] if shared == 1 else inside))
+    inside = g.constant(_without_one(tables.inside()))
+    y = g.matmul(_gathered(g, v, frames, q, shared, summed), inside)
     y = _spread(g, y, frames, q, shared, new)
     z = g.matmul(_gathered(g, v, frames, q, shared * summed, 1), g.constant(tables.drive_crossed()))
     state = g.state(name, shared * summed, 1, 2 * new * others)
-    starts, new_state = _recur(g, state, z, chunks, *tables.decay_crossed())
+    starts, new_state = _recur(g, state, z, chunks, tables.decay_crossed())
     g.keep(state, new_state)
     s = g.reshape(starts, shared, summed, chunks, 2, new, others)
     s = g.reshape(g.transpose(s, 0, 1, 5, 3, 2, 4, 6), shared * new, chunks, summed * 2 * others)
@@ -137,19 +154,37 @@ def _crossed(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> 
     return g.add(y, g.transpose(late, 0, 2, 3, 1))
 
 
-def _recur(g: Graph, state: str, z: str, chunks: int, same: np.ndarray, swapped: np.ndarray) -> tuple[str, str]:
-    """States before every chunk, joined along axis 2, and the state after the last."""
-    half = same.shape[-1] // 2
-    order = g.constant(np.concatenate([np.arange(half, 2 * half), np.arange(half)]))
-    same_name, swapped_name = g.constant(same), g.constant(swapped)
-    added = g.split(z, [1] * chunks, axis=2) if chunks > 1 else [z]
-    states = [state]
-    for piece in added:
-        s = states[-1]
-        turned = g.multiply(g.node("Gather", s, order, axis=3), swapped_name)
-        states.append(g.add(g.add(g.multiply(s, same_name), piece), turned))
-    starts = g.concat(*states[:-1], axis=2) if chunks > 1 else state
-    return starts, states[-1]
+def _recur(
+    g: Graph, state: str, z: str, chunks: int, decay: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> tuple[str, str]:
+    """States before every chunk, joined along axis 2, and the state after the last; halves are real and imaginary."""
+    half = decay[0].shape[-1]
+    a, b = (g.constant(x) for x in decay)
+    re, im = g.split(state, [half, half])
+    real, imaginary = [re], [im]
+    for x, y in zip(*(_pieces(g, part, chunks, 1) for part in g.split(z, [half, half])), strict=True):
+        re, im = (
+            g.add(g.node("Sub", g.multiply(re, a), g.multiply(im, b)), x),
+            g.add(g.add(g.multiply(re, b), g.multiply(im, a)), y),
+        )
+        real.append(re)
+        imaginary.append(im)
+    starts = g.concat(*(g.concat(*parts[:-1], axis=2) if chunks > 1 else parts[0] for parts in (real, imaginary)))
+    return starts, g.concat(re, im)
+
+
+def _pieces(g: Graph, x: str, count: int, size: int) -> list[str]:
+    """So many pieces of one size along axis 2."""
+    return [x] if count == 1 else g.split(x, [size] * count, axis=2)
+
+
+def _joined(g: Graph, parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else g.concat(*parts, axis=2)
+
+
+def _without_one(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One matrix instead of a batch of one."""
+    return table[0] if table.shape[0] == 1 else table
 
 
 def _gathered(g: Graph, v: str, frames: int, q: int, shared: int, summed: int) -> str:

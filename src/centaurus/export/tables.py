@@ -145,12 +145,11 @@ class Tables:
         return self._shaped(x, shared + new, -1, self.chunk)
 
     def decay_crossed(self) -> tuple[Array, Array]:
-        """Two factors (shared · summed, 1, 2 · new · others): of a state, and of it with its two halves swapped."""
+        """Real and imaginary part (shared · summed, 1, new · others) of what a state is multiplied by in a chunk."""
         shared, summed, new, rest = self.local.roles
-        x = contract((self.decay, self.indices[3]), out=shared + summed + "η" + new + _less(rest, summed + new))
-        pairs = x.reshape(self.local.count(shared + summed), 2, -1).numpy()
-        real, imaginary = pairs[:, 0], pairs[:, 1]
-        return np.concatenate([real, real], 1)[:, None], np.concatenate([-imaginary, imaginary], 1)[:, None]
+        x = contract((self.decay, self.indices[3]), out="η" + shared + summed + new + _less(rest, summed + new))
+        real, imaginary = x.reshape(2, self.local.count(shared + summed), 1, -1).numpy()
+        return real, imaginary
 
     def rotation(self) -> Array:
         """(shared, modes, 2, 2): a state (re, im) times this is the state one chunk later without any input."""

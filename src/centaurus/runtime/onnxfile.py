@@ -6,8 +6,10 @@ does not, or is cut off, never gets as far as the runtime.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from centaurus.runtime.settings import SessionError
@@ -67,14 +69,17 @@ class _DamagedError(ValueError):
     """Bytes that are no protobuf message."""
 
 
-def inspect(data: bytes, where: str) -> Contents:
+def inspect(path: Path) -> Contents:
     """The contents of a file, or an error if it is no ONNX file or not one that is safe to run."""
     try:
-        return _model(memoryview(data))
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise _DamagedError("it is empty")
+            return _model(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except (_DamagedError, UnicodeDecodeError) as error:
-        raise SessionError(f"{where} is not an ONNX file, or a damaged one: {error}") from error
+        raise SessionError(f"{path} is not an ONNX file, or a damaged one: {error}") from error
     except SessionError as error:
-        raise SessionError(f"{where} will not be run: {error}") from error
+        raise SessionError(f"{path} will not be run: {error}") from error
 
 
 def _model(data: memoryview) -> Contents:

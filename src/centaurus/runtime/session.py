@@ -26,6 +26,7 @@ REFUSALS = (
     errors.InvalidProtobuf,
     errors.NotImplemented,
     errors.RuntimeException,
+    UnicodeDecodeError,  # a message of the runtime about a name that is no text
 )
 
 
@@ -41,8 +42,7 @@ class Session:
         if batch < 1 or threads < 0:
             raise SessionError(f"a session has at least one row and no negative threads, got {batch=} and {threads=}")
         path = find_model(model)
-        data = path.read_bytes()
-        contents = inspect(data, str(path))
+        contents = inspect(path)
         if KEY not in contents.metadata:
             raise SessionError(f"{path} is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata")
         self.settings: Settings = read_settings(contents.metadata[KEY], str(path))
@@ -54,7 +54,7 @@ class Session:
         self._waiting, self._turn = 0, 0  # samples that do not fill a chunk yet, and which states are the next step's
         self.samples = [0] * batch
         self._taken: set[int] = set()
-        self._engine = _engine(data, threads, str(path))
+        self._engine = _engine(str(path), threads)
         self._make_arrays()
         self.reset()
 
@@ -101,7 +101,7 @@ class Session:
         return self._shaped(found, self._lone)
 
     def flush(self) -> Samples:
-        """The frames of the samples still waiting, as if silence followed, shaped as the last ones; then a fresh start."""
+        """The frames of the samples still waiting, as if silence followed, shaped like the last; then a fresh start."""
         tail = self._shaped(self._tail(), self._lone)
         self.reset()
         return tail
@@ -156,7 +156,10 @@ class Session:
             at += state.size
 
     def _run(self) -> None:
-        self._engine.run_with_iobinding(self._bindings[self._turn])
+        try:
+            self._engine.run_with_iobinding(self._bindings[self._turn])
+        except (RuntimeError, *REFUSALS) as error:
+            raise SessionError(f"{self.settings.name!r:.60} failed in a step: {_reason(error)}") from error
 
     def _tail(self) -> Samples:
         """The frames of what is waiting; the states stay, since a step writes into the other set."""
@@ -210,12 +213,16 @@ def _check_value(where: str, name: str, shape: tuple[int, ...], value: Value) ->
         raise SessionError(f"{where} should be of single precision")
 
 
-def _engine(data: bytes, threads: int, where: str) -> onnxruntime.InferenceSession:
+def _engine(path: str, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"], enable_fallback=False)
     except REFUSALS as error:
-        raise SessionError(f"{where} cannot be run: {str(error).splitlines()[0]:.300}") from error
+        raise SessionError(f"{path} cannot be run: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{(str(error).splitlines() or [type(error).__name__])[0]:.300}"
