@@ -6,7 +6,7 @@ STAMP := $(VENV)/.setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 
-.PHONY: setup demo test lint bench
+.PHONY: setup demo test lint bench soak
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -18,7 +18,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt pesq || echo "pesq does not build here: PESQ scores are not available"
 	touch $@
 
-demo: setup
+# The demo needs the base install and matplotlib alone; torch and the rest stay as they are if they are there.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -e $(STAMP) || $(PIP) install --quiet -c constraints.txt -e '.[plot]'
+	touch $@
+
+demo: $(VENV)/.demo
 	$(BIN)/centaurus demo
 
 # One thread a worker: two processes with two threads each would fight over two cores.
@@ -33,3 +39,7 @@ lint: setup
 bench: setup
 	$(BIN)/python bench/contraction.py
 	$(BIN)/python bench/networks.py
+
+# A day of audio through the keyword spotter and two hours through the denoiser: half an hour of work, or so.
+soak: setup
+	OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py

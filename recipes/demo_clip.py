@@ -8,6 +8,7 @@ No recording of anyone goes in. The files are the same for the same espeak-ng: t
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 from pathlib import Path
 
@@ -36,13 +37,15 @@ def speak(word: str, voice: str) -> NDArray[np.float32]:
     return resample(x[loud[0] : loud[-1] + 1] * np.float32(0.5 / np.abs(x).max()), rate, RATE)
 
 
-def speech() -> NDArray[np.float32]:
-    """All words, a second apart."""
+def speech() -> tuple[NDArray[np.float32], list[dict[str, object]]]:
+    """All words, a second apart, and when each is said."""
     pause = np.zeros(round(GAP * RATE), np.float32)
-    parts = [pause]
+    line, said = pause, []
     for k, word in enumerate(WORDS):
-        parts += [speak(word, VOICES[k % len(VOICES)]), pause]
-    return np.concatenate(parts)
+        spoken = speak(word, VOICES[k % len(VOICES)])
+        said.append({"word": word, "start": len(line) / RATE, "end": (len(line) + len(spoken)) / RATE})
+        line = np.concatenate([line, spoken, pause])
+    return line, said
 
 
 def noise(samples: int) -> NDArray[np.float32]:
@@ -58,14 +61,14 @@ def noise(samples: int) -> NDArray[np.float32]:
 
 
 def main() -> None:
-    """Write the noisy clip and the clean one."""
-    clean = speech()
+    """Write the noisy clip, the clean one and the words."""
+    clean, said = speech()
     noisy, clean = mix(clean, noise(len(clean)), SNR, LEVEL)
     ASSETS.mkdir(exist_ok=True)
     for name, x in (("demo.flac", noisy), ("demo.clean.flac", clean)):
         write(ASSETS / name, x, RATE, subtype="PCM_16", overwrite=True)
         print(f"{name}: {len(x) / RATE:.1f} s, peak {np.abs(x).max():.2f}, {(ASSETS / name).stat().st_size:,} bytes")
-    print("words:", " ".join(WORDS))
+    (ASSETS / "demo.json").write_text(json.dumps({"snr_db": SNR, "words": said}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

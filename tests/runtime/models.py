@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 CLASSES = ("yes", "no", "background")
 TOKENS = ("<blank>", "go", "stop", "left", "right")
@@ -12,15 +13,22 @@ _folder = TemporaryDirectory(prefix="centaurus-models-")
 
 
 @cache
-def exported(task: str) -> Path:
-    """A model file for a task: denoiser, classifier or recognizer; "nameless" is a classifier without class names."""
+def network(task: str) -> Any:
+    """A network for a task: denoiser, classifier or recognizer; "nameless" is a classifier without class names."""
     import torch
 
-    from centaurus.export import export_onnx
     from tests.models.small import narrow
 
     torch.manual_seed(7)
     rows = {"denoiser": "denoiser/hybrid", "recognizer": "recognizer/base"}
     net = narrow(rows.get(task, "kws-hybrid-2")).eval()
     net.settings |= {"classifier": {"classes": CLASSES}, "recognizer": {"tokens": TOKENS}}.get(task, {})
-    return export_onnx(net, Path(_folder.name) / f"{task}.onnx")
+    return net
+
+
+@cache
+def exported(task: str) -> Path:
+    """The model file of the network for a task."""
+    from centaurus.export import export_onnx
+
+    return export_onnx(network(task), Path(_folder.name) / f"{task}.onnx")

@@ -1,74 +1,144 @@
-"""``centaurus demo``: plan, run and stream a layer and a network, in a few seconds."""
+"""``centaurus demo``: denoise a clip, find its keywords, draw it; and with torch, plan and stream a network."""
 
 from __future__ import annotations
 
+import json as coder
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from centaurus.cli import output
+import typer
+
+from centaurus.cli import demo_planner, faults, output
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import numpy as np
+    from numpy.typing import NDArray
 
-NETWORK = "hybrid"
-RATE = 16_000
+    from centaurus.decode import Keyword
 
-
-def demo(json: output.Json = False) -> None:
-    """Plan and train a layer for one step, then stream a denoiser piece by piece and compare with the whole."""
-    import torch
-
-    torch.manual_seed(0)
-    results = {"layer": _layer(json), "network": _network(json)}
-    if json:
-        output.show_json(results)
+LATE = 0.6  # seconds after its end within which a word counts as found
 
 
-def _layer(quiet: bool) -> dict[str, Any]:
-    import torch
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("out/demo"),
+    denoiser: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "denoise-16k",
+    spotter: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "kws-30",
+    json: output.Json = False,
+) -> None:
+    """Denoise a noisy clip and find its keywords; with torch installed, plan a layer and stream a network as well."""
+    with faults.handled():
+        results: dict[str, Any] = {"denoise": _denoise(denoiser, out, json)}
+        results["spot"] = _spot(spotter, out if results["denoise"] else None, json)
+        if find_spec("torch") is not None:
+            results |= demo_planner.run(json)
+        if json:
+            output.show_json(results)
 
-    import centaurus as ct
 
-    layer = ct.SSM("bottleneck", in_channels=16, out_channels=32, states=256, substates=16)
-    u = torch.randn(32, 16, 2048)
-    plan = layer.plan(batch=32, length=2048)
-    layer(u).square().mean().backward()
-    measured = _seconds(lambda: layer(u).square().mean().backward())
+def _asset(name: str) -> Path:
+    return Path(str(files("centaurus") / "assets" / name))
+
+
+def _words() -> dict[str, Any]:
+    found: dict[str, Any] = coder.loads(_asset("demo.json").read_text())
+    return found
+
+
+def _there(model: str, what: str, quiet: bool) -> bool:
+    """Whether there is such a model; if not, that is said."""
+    from centaurus.runtime.files import shipped_models
+
+    if model in shipped_models() or Path(model).is_file():
+        return True
     if not quiet:
-        output.show("A bottleneck layer, 16 to 32 channels with 256 × 16 states, at batch 32 × 2048 samples:\n")
-        output.show(f"{plan}\n")
-        output.show(
-            f"Forward and backward: {output.duration(plan.seconds)} estimated, {output.duration(measured)} measured.\n"
-        )
-    return {"plan": plan.json(), "measured_seconds": measured}
+        output.show(f"The model {model} is not part of this installation: nothing is {what}.\n")
+    return False
 
 
-def _network(quiet: bool) -> dict[str, Any]:
-    import torch
+def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
+    if not _there(model, "denoised", quiet):
+        return None
+    from centaurus.audio import read, si_sdr, write
+    from centaurus.runtime import Denoiser
 
-    import centaurus as ct
-
-    net = ct.denoiser(NETWORK).eval()
-    report = ct.count(net, rate=RATE)
-    audio = torch.randn(1, 1, RATE)
-    with torch.inference_mode():
-        whole = net(audio)
-    pieces: list[Tensor] = []
-    live = ct.Stream(net)
-    spent = _seconds(lambda: pieces.extend([*(live(piece) for piece in audio.split(160, dim=-1)), live.flush()]))
-    error = float((torch.cat(pieces, -1) - whole).abs().max() / whole.abs().max())
+    noisy, clean = read(_asset("demo.flac")), read(_asset("demo.clean.flac"))
+    job = Denoiser(model, noisy.rate)
+    begin = time.perf_counter()
+    cleaned = _in_pieces(job, noisy.samples, noisy.rate)
+    spent = time.perf_counter() - begin
+    out.mkdir(parents=True, exist_ok=True)
+    for name, x in (("noisy", noisy.samples), ("denoised", cleaned)):
+        write(out / f"{name}.wav", x, noisy.rate, overwrite=True)
+    scores = {name: si_sdr(x[0], clean.samples[0]) for name, x in (("noisy", noisy.samples), ("denoised", cleaned))}
+    picture = _picture(out)
     if not quiet:
         output.show(
-            f"denoiser/{NETWORK} (not trained): {report.parameters:,} parameters, "
-            f"{report.flops_per_second / 1e6:.0f} MFLOPs/s, latency {1000 * net.hop / RATE:g} ms.\n"
-            f"One second in pieces of 10 ms took {output.duration(spent)}; "
-            f"largest difference from the whole signal at once: {error:.1e} of the peak."
+            f"A clip of {noisy.seconds:.1f} s, spoken by a synthesiser in noise made of formulas:\n\n"
+            f"  SI-SDR noisy     {scores['noisy']:6.2f} dB   {out / 'noisy.wav'}\n"
+            f"  SI-SDR denoised  {scores['denoised']:6.2f} dB   {out / 'denoised.wav'}\n"
+            f"  spectrograms                 {picture or 'not drawn: pip install centaurus-ssm[plot]'}\n\n"
+            f"Denoised in pieces of 10 ms in {output.duration(spent)}, {noisy.seconds / spent:.0f} times as fast as it "
+            f"plays, with {1000 * job.latency:g} ms of latency.\n"
         )
-    return {"count": report.json(), "streamed_seconds": spent, "audio_seconds": 1.0, "relative_error": error}
+    files_written = {"noisy": out / "noisy.wav", "denoised": out / "denoised.wav", "picture": picture}
+    return {
+        "si_sdr": scores,
+        "audio_seconds": noisy.seconds,
+        "seconds": spent,
+        "latency_seconds": job.latency,
+        "files": {name: path and str(path) for name, path in files_written.items()},
+    }
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def _in_pieces(job: Any, x: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+    """As a live stream would come."""
+    import numpy as np
+
+    step = rate // 100
+    pieces = [job.process(x[:, k : k + step]) for k in range(0, x.shape[1], step)]
+    return np.concatenate([*pieces, job.flush()], axis=1)
+
+
+def _picture(out: Path) -> Path | None:
+    if find_spec("matplotlib") is None:
+        return None
+    from centaurus.runtime.plots import before_and_after
+
+    before_and_after(out / "noisy.wav", out / "denoised.wav", out / "spectrograms.png", overwrite=True)
+    return out / "spectrograms.png"
+
+
+def _spot(model: str, out: Path | None, quiet: bool) -> list[dict[str, Any]] | None:
+    """Keywords in the clean clip, in the noisy one and, if it was made, in the denoised one."""
+    if not _there(model, "spotted", quiet):
+        return None
+    from centaurus.audio import read
+    from centaurus.runtime import spot
+
+    clips = {"clean": _asset("demo.clean.flac"), "noisy": _asset("demo.flac")}
+    if out is not None:
+        clips["denoised"] = out / "denoised.wav"
+    heard = {}
+    for name, path in clips.items():
+        clip = read(path)
+        heard[name] = spot(clip.samples, clip.rate, model)
+    rows, results = [], []
+    for word in _words()["words"]:
+        sure = {name: _confidence(found, word) for name, found in heard.items()}
+        rows.append([word["word"], f"{word['start']:.1f} s", *(f"{p:.2f}" if p else "–" for p in sure.values())])
+        results.append({"word": word["word"], "time": word["start"], **sure})
+    found = [str(sum(bool(result[name]) for result in results)) for name in heard]
+    wrong = [str(len(heard[name]) - int(count)) for name, count in zip(heard, found, strict=True)]
+    if not quiet:
+        output.show("Keywords with their confidence:\n")
+        output.show_table(["spoken", "at", *heard], [*rows, ["found", "", *found], ["other", "", *wrong]])
+        output.show("")
+    return results
+
+
+def _confidence(found: list[Keyword], word: dict[str, Any]) -> float | None:
+    near = [k for k in found if k.word == word["word"] and word["start"] <= k.time <= word["end"] + LATE]
+    return max((k.confidence for k in near), default=None)

@@ -1,0 +1,194 @@
+"""Stream for hours and compare all the way with the network in double precision: no drift, no NaN, no growing memory.
+
+    python bench/soak.py [--kws-hours 24] [--denoise-hours 2] [--output out/soak.json]
+
+The session runs in a process of its own and gets pieces of random lengths; the reference is the torch network in fp64,
+ten seconds at a time. Shipped models are used if there are any, else networks of the same kind with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 10  # seconds generated and compared at a time
+WARM = 60  # seconds after which memory should stay
+GROWTH = 4e6  # bytes of memory that may come and go
+TOLERANCE = 1e-3  # of the largest value, everywhere
+STEADY = 3.0  # the second half's error against the first's, beyond which there is drift
+PARTS = 12  # of the stream, each with its own worst error
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What a stream did. Errors are the worst of each part, as a share of the largest value of the reference."""
+
+    name: str
+    trained: bool
+    hours: float
+    errors: list[float]
+    not_finite: int
+    frames: int
+    memory_start: float
+    memory_end: float
+    seconds: float
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong, in words."""
+        half = len(self.errors) // 2
+        first, last, worst = max(self.errors[: max(1, half)]), max(self.errors[half:]), max(self.errors)
+        growth = self.memory_end - self.memory_start
+        found = [
+            (self.not_finite > 0, f"{self.not_finite} values are not finite"),
+            (not worst <= TOLERANCE, f"the error reaches {worst:.1e}"),
+            (last > STEADY * first + 1e-6, f"the error drifts from {first:.1e} to {last:.1e}"),
+            (growth > GROWTH, f"memory grows by {growth / 1e6:.1f} MB"),
+            (self.frames == 0, "nothing came out"),
+        ]
+        return [words for wrong, words in found if wrong]
+
+
+def memory() -> float:
+    """Bytes of memory in use; on other systems than Linux the most there ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+    return float(pages * resource.getpagesize())
+
+
+def audio(number: int, rate: int) -> NDArray[np.float32]:
+    """The ten seconds of a number: noise, hum, a sweep, silence, loud and soft, so that states go everywhere."""
+    rng = np.random.default_rng(number)
+    t = np.arange(BLOCK * rate) / rate
+    noise = rng.standard_normal(len(t)) * 10 ** rng.uniform(-4, -0.5)
+    sweep = np.sin(2 * np.pi * rng.uniform(50, 300) * t * (1 + t * rng.uniform(0, 1))) * 10 ** rng.uniform(-3, -0.5)
+    gate = np.repeat(rng.random(2 * BLOCK) > 0.3, rate // 2)
+    return np.where(gate, (noise + sweep).clip(-1, 1), 0.0).astype(np.float32)
+
+
+class Aligned:
+    """Two streams of frames that arrive unevenly, compared where both are there."""
+
+    def __init__(self) -> None:
+        self._waiting: list[NDArray[Any]] = [np.zeros((0, 0)), np.zeros((0, 0))]
+        self.frames = self.not_finite = 0
+
+    def compare(self, found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
+        """The largest difference and the largest wanted value among the new pairs."""
+        for k, new in enumerate((found, wanted)):
+            self._waiting[k] = np.concatenate([self._waiting[k].reshape(len(new), -1), new], axis=1)
+        count = min(x.shape[1] for x in self._waiting)
+        a, b = (x[:, :count] for x in self._waiting)
+        self._waiting = [x[:, count:] for x in self._waiting]
+        self.frames += count
+        self.not_finite += int(np.size(a) - np.isfinite(a).sum())
+        return float(np.abs(a - b).max(initial=0)), float(np.abs(b).max(initial=0))
+
+
+def stream(model: str, blocks: int, out: Connection) -> None:
+    """In a process of its own, without torch: the session's frames of every ten seconds, and the memory in use."""
+    from centaurus.runtime import Session
+
+    session, rng = Session(model), np.random.default_rng(0)
+    for number in range(blocks):
+        x = audio(number, session.settings.rate)
+        cuts = np.sort(rng.integers(0, len(x), 50))
+        found = [session.process(piece) for piece in np.split(x, cuts)]
+        if number == blocks - 1:
+            found.append(session.flush())
+        out.send((np.concatenate([np.atleast_2d(y) for y in found], axis=1), memory()))
+
+
+def soak(
+    name: str, model: Path, net: Any, hours: float, trained: bool, tell: Callable[[str], object] = lambda line: None
+) -> Soak:
+    """Stream so many hours through a session and, beside it, through the network."""
+    import torch
+
+    import centaurus as ct
+
+    live, aligned = ct.Stream(net.double().eval()), Aligned()
+    rate, blocks = int(net.settings["sample_rate"]), max(1, round(hours * 3600 / BLOCK))
+    ours, theirs = get_context("spawn").Pipe(duplex=False)
+    process = get_context("spawn").Process(target=stream, args=(str(model), blocks, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    pairs, used, begin = [], [], time.perf_counter()
+    for number in range(blocks):
+        wanted = live(torch.from_numpy(audio(number, rate)).double()[None, None])[0].numpy()
+        if number == blocks - 1:
+            wanted = np.concatenate([wanted, live.flush()[0].numpy()], axis=1)
+        found, bytes_used = ours.recv()
+        pairs.append(aligned.compare(found, wanted))
+        used.append(bytes_used)
+        if number % max(1, blocks // PARTS) == 0:
+            done = f"{number * BLOCK / 3600:6.2f} h  error {pairs[-1][0]:.1e}  {bytes_used / 1e6:.1f} MB"
+            tell(f"{name:<14}{done}  after {time.perf_counter() - begin:.0f} s")
+    process.join()
+    largest = max(peak for _, peak in pairs)
+    parts = np.array_split([difference for difference, _ in pairs], min(PARTS, blocks))
+    errors = [float(part.max()) / max(largest, 1e-30) for part in parts]
+    start, spent = used[min(len(used) - 1, WARM // BLOCK)], time.perf_counter() - begin
+    return Soak(name, trained, hours, errors, aligned.not_finite, aligned.frames, start, used[-1], spent)
+
+
+def prepare(name: str, folder: Path) -> tuple[Path, Any, bool]:
+    """A shipped model and its network, or a network of the same kind with random weights, exported."""
+    import torch
+
+    import centaurus as ct
+    from centaurus.export import export_onnx
+    from centaurus.models.checkpoint import shipped
+    from centaurus.runtime.files import find_model, shipped_models
+
+    if name in shipped() and name in shipped_models():
+        return find_model(name), ct.load(name), True
+    torch.manual_seed(0)
+    net = ct.denoiser("hybrid") if name.startswith("denoise") else ct.classifier("kws-hybrid-2", classes=31, window=62)
+    return export_onnx(net.eval(), folder / f"{name}.onnx"), net, False
+
+
+def main() -> int:
+    """Soak both and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kws-hours", type=float, default=24.0)
+    parser.add_argument("--denoise-hours", type=float, default=2.0)
+    parser.add_argument("--output", type=Path, default=Path("out/soak.json"))
+    chosen = parser.parse_args()
+    reports = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, hours in (("kws-30", chosen.kws_hours), ("denoise-16k", chosen.denoise_hours)):
+            if hours > 0:
+                model, net, trained = prepare(name, Path(folder))
+                reports.append(soak(name, model, net, hours, trained, lambda line: print(line, flush=True)))
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen.output.write_text(json.dumps([asdict(report) | {"faults": report.faults} for report in reports], indent=2))
+    for report in reports:
+        weights = "" if report.trained else " (random weights)"
+        growth = (report.memory_end - report.memory_start) / 1e6
+        print(
+            f"{report.name}{weights}: {report.hours:g} h, {report.frames:,} frames, "
+            f"worst error {max(report.errors):.1e} (first part {report.errors[0]:.1e}, last {report.errors[-1]:.1e}), "
+            f"{report.not_finite} not finite, "
+            f"memory {growth:+.1f} MB, {report.seconds:.0f} s: {'; '.join(report.faults) or 'steady'}"
+        )
+    return 1 if any(report.faults for report in reports) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
