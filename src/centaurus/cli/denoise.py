@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,8 +128,12 @@ def _line(report: Report) -> str:
     channels = f"{report.channels} ch" if report.channels > 1 else "mono"
     return (
         f"{report.source} → {report.output}  {report.seconds:.1f} s, {report.rate / 1000:g} kHz {channels}, "
-        f"{report.level_in:.1f} → {report.level_out:.1f} dBFS, in {output.duration(report.took)}"
+        f"{_level(report.level_in)} → {_level(report.level_out)}, in {output.duration(report.took)}"
     )
+
+
+def _level(dbfs: float) -> str:
+    return f"{dbfs:.1f} dBFS" if isfinite(dbfs) else "silence"
 
 
 def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:

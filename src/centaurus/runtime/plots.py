@@ -12,6 +12,7 @@ from centaurus.audio.spectrogram import save_png
 from centaurus.runtime.outputs import OutputError
 
 LONGEST = 60  # seconds: more would be a blur
+SHORTEST = 1024  # samples: less has no spectrum
 
 
 def before_and_after(
@@ -31,4 +32,5 @@ def _beginning(path: str | os.PathLike[str]) -> NDArray[np.float32]:
         pieces.append(block.mean(axis=0, dtype=np.float32))
         if len(pieces) > LONGEST:
             break
-    return np.concatenate(pieces)
+    x = np.concatenate(pieces)
+    return np.pad(x, (0, max(0, SHORTEST - len(x))))
