@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from centaurus.cli import demo, denoise, faults, networks, output, planning, spot, transcribe
+from centaurus.cli import bench, demo, denoise, export, faults, networks, output, planning, spot, train, transcribe
 
 app = typer.Typer(
     help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
@@ -17,9 +17,12 @@ app = typer.Typer(
 app.command()(denoise.denoise)
 app.command()(spot.spot)
 app.command()(transcribe.transcribe)
+app.command()(train.train)
 app.command()(networks.models)
 app.command()(networks.count)
 app.command()(networks.verify)
+app.command()(export.export)
+app.command()(bench.bench)
 app.command()(planning.plan)
 app.command()(planning.calibrate)
 app.command()(demo.demo)

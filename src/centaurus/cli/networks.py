@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from centaurus.cli import output
 from centaurus.cli.names import network
 
+if TYPE_CHECKING:
+    from centaurus.models import Verification
+    from centaurus.runtime.verify import FileVerification
+
 Name = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, or a model file.")]
+File = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, a model file, or an ONNX file.")]
 Rate = Annotated[int, typer.Option(min=1, help="Samples a second.")]
 
 
@@ -52,14 +58,39 @@ def count(
         output.show(report)
 
 
-def verify(name: Name, json: output.Json = False) -> None:
-    """Measure the laws a network must keep (streaming equals offline, and so on); exit with 1 where one fails."""
-    from centaurus import models
-
-    report = models.verify(network(name))
+def verify(name: File, json: output.Json = False) -> None:
+    """Measure the laws that a network or an ONNX file must keep (pieces equal the whole); exit with 1 where one fails."""
+    report = _verify_file(name) if name.endswith(".onnx") or _only_exported(name) else _verify_network(name)
     if json:
         output.show_json(report.json())
     else:
         output.show(report)
     if not report.holds:
         raise typer.Exit(1)
+
+
+def _verify_network(name: str) -> Verification:
+    from centaurus import models
+
+    return models.verify(network(name))
+
+
+def _only_exported(name: str) -> bool:
+    """Whether this is a shipped model where there is no torch to build it with."""
+    from centaurus.runtime.files import shipped_models
+
+    return importlib.util.find_spec("torch") is None and name in shipped_models()
+
+
+def _verify_file(name: str) -> FileVerification:
+    """A file by itself, and against torch where torch and the weights beside the file are there."""
+    from centaurus.runtime.files import find_model
+    from centaurus.runtime.verify import Check, verify_file
+
+    path = find_model(name)
+    beside, extra = path.with_suffix(".safetensors"), []
+    if beside.is_file() and importlib.util.find_spec("torch") is not None:
+        from centaurus.export.write import TOLERANCE, difference
+
+        extra = [Check(f"pieces = {beside.name} whole, in torch", difference(network(str(beside)), path), TOLERANCE)]
+    return verify_file(path, extra)

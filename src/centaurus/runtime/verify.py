@@ -1,0 +1,138 @@
+"""What an exported file must keep, measured without torch: however a signal comes in, the same goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.runtime.session import Session
+
+Samples = NDArray[np.float32]
+ROWS, TOLERANCE = 3, 1e-4
+
+
+class Check(NamedTuple):
+    """One law: its name, the worst error found and the error allowed, both against the largest value."""
+
+    name: str
+    worst: float
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        """True when the worst error is a number within the tolerance."""
+        return self.worst <= self.tolerance
+
+
+@dataclass(frozen=True)
+class FileVerification:
+    """Every law of a file with its worst error."""
+
+    laws: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """True when no law is broken."""
+        return all(law.holds for law in self.laws)
+
+    def json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"holds": self.holds, "laws": [law._asdict() | {"holds": law.holds} for law in self.laws]}
+
+    def __str__(self) -> str:
+        broken = sum(not law.holds for law in self.laws)
+        head = f"{'law':<46} {'worst':>9} {'allowed':>9}"
+        lines = [f"{n:<46} {w:>9.2g} {t:>9.2g}  {'ok' if w <= t else 'BROKEN'}" for n, w, t in self.laws]
+        end = "all laws hold" if self.holds else f"{broken} of {len(self.laws)} laws are broken"
+        return "\n".join([head, *lines, end])
+
+
+def verify_file(path: str | Path, extra: Sequence[Check] = (), seed: int = 0) -> FileVerification:
+    """Stream noise through a file in many ways and compare with the whole at once."""
+    session = Session(path, batch=ROWS)
+    s, rng = session.settings, np.random.default_rng(seed)
+    samples = 3 * s.chunk + s.chunk // 2 + s.hop // 3 + 1
+    signal = (0.1 * rng.standard_normal((ROWS, samples))).astype(np.float32)
+    whole = run(session, signal, [samples])
+    laws = [
+        Check("pieces of any size = the whole", _pieces(session, signal, whole, rng), 0.0),
+        Check("frames = samples · ratio", float(whole.shape[-1] != s.frames(samples)), 0.0),
+        Check("a row alone = the row in a batch", _alone(path, signal, whole), TOLERANCE),
+        Check("save and restore = going on", _restored(path, session, signal, whole), TOLERANCE),
+        Check("a row that joins later = the row from the start", _joined(session, signal, whole), TOLERANCE),
+        Check("silence and full scale stay finite", _finite(session, samples), 0.0),
+        *extra,
+    ]
+    return FileVerification(tuple(laws))
+
+
+def run(session: Session, signal: Samples, sizes: Sequence[int]) -> Samples:
+    """A whole signal in pieces of these sizes, again and again."""
+    found, at, k = [], 0, 0
+    while at < signal.shape[-1]:
+        found.append(session.process(signal[..., at : at + sizes[k % len(sizes)]]))
+        at, k = at + sizes[k % len(sizes)], k + 1
+    return np.concatenate([*found, session.flush()], -1)
+
+
+def error(given: Samples, wanted: Samples) -> float:
+    """The largest difference against the largest value; infinite for another shape or what is no number."""
+    if given.shape != wanted.shape:
+        return float("inf")
+    worst = float(np.abs(given - wanted).max(initial=0) / max(1e-30, float(np.abs(wanted).max(initial=0))))
+    return worst if np.isfinite(worst) else float("inf")
+
+
+def _sizes(session: Session, rng: np.random.Generator) -> Iterator[list[int]]:
+    hop, chunk = session.settings.hop, session.settings.chunk
+    yield from ([n] for n in (max(1, chunk // 97), max(1, hop - 1), hop, hop + 1, chunk, chunk + 1, 2 * chunk + 3))
+    yield from ([int(n) for n in rng.integers(0, 2 * chunk, 50)] + [chunk] for _ in range(4))
+
+
+def _pieces(session: Session, signal: Samples, whole: Samples, rng: np.random.Generator) -> float:
+    return max(error(run(session, signal, sizes), whole) for sizes in _sizes(session, rng))
+
+
+def _alone(path: str | Path, signal: Samples, whole: Samples) -> float:
+    session = Session(path)
+    return max(error(run(session, signal[r], [signal.shape[-1]]), whole[r]) for r in range(ROWS))
+
+
+def _restored(path: str | Path, session: Session, signal: Samples, whole: Samples) -> float:
+    cut = session.settings.chunk + session.settings.hop // 2
+    first = session.process(signal[:, :cut])
+    saved = session.save()
+    session.reset()
+    other = Session(path, batch=ROWS)
+    other.restore(saved)
+    return error(np.concatenate([first, other.process(signal[:, cut:]), other.flush()], -1), whole)
+
+
+def _joined(session: Session, signal: Samples, whole: Samples) -> float:
+    """A stream in the last row, after another one has left it; both rows before it go on."""
+    late = session.settings.chunk
+    session.join()
+    session.join()
+    row = session.join()
+    session.process(signal[:, :late])
+    session.leave(row)
+    row = session.join()
+    shifted = np.concatenate([signal[:-1, late:], signal[-1:, :-late]], 0)
+    found = np.concatenate([session.process(shifted), session.flush()], -1)
+    hops = shifted.shape[-1] // session.settings.hop  # within the last one the two signals differ
+    frames = session.settings.frames(hops * session.settings.hop)
+    return error(found[row][..., :frames], whole[row][..., :frames])
+
+
+def _finite(session: Session, samples: int) -> float:
+    made: list[Callable[[], Samples]] = [
+        lambda: np.zeros((ROWS, samples), np.float32),
+        lambda: np.ones((ROWS, samples), np.float32),
+        lambda: np.sign(np.sin(np.arange(samples, dtype=np.float32) / 20)) * np.ones((ROWS, 1), np.float32),
+    ]
+    return float(not all(np.isfinite(run(session, make(), [samples])).all() for make in made))
