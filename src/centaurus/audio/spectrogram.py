@@ -1,0 +1,79 @@
+"""Spectrograms: in decibels as an array, and as a picture of one or several signals on one scale."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio.extras import extra
+from centaurus.audio.files import replacing
+from centaurus.audio.stft import stft
+
+Samples = NDArray[np.float32]
+COLUMNS = 1200  # more would not be seen
+SIZE = 512
+
+
+def spectrogram(x: Samples, columns: int = COLUMNS) -> Samples:
+    """Power in dB, (frequency, time), 0 dB for a full-scale sine; at most so many columns, each a mean over time."""
+    x = np.asarray(x, dtype=np.float32)
+    if x.ndim != 1:
+        raise ValueError(f"a spectrogram is of one channel (t,), not of shape {x.shape}")
+    hop = next((hop for hop in (32, 64, 128) if len(x) / hop <= columns), 256)
+    first = SIZE // hop // 2  # frames before lie half outside
+    spectra = stft(x, SIZE, hop)[first : first + max(1, -(-len(x) // hop))]
+    power = np.square(np.abs(spectra)) / np.float32((SIZE / 4) ** 2)
+    together = -(-len(power) // columns)
+    whole = max(1, len(power) // together) * together
+    mean = power[:whole].reshape(-1, together, power.shape[1]).mean(axis=1)
+    return (10 * np.log10(mean.T + 1e-12)).astype(np.float32)
+
+
+def save_png(
+    path: str | os.PathLike[str],
+    signals: Mapping[str, Samples],
+    rate: int,
+    title: str = "",
+    floor: float = 80.0,
+    overwrite: bool = True,
+) -> None:
+    """A picture of the signals, one above the other, each under its name; colours are the same dB in all.
+
+    ``floor`` is how far below the loudest the darkest colour lies. Needs the extra ``plot``.
+    """
+    if not signals:
+        raise ValueError("there is no signal to draw")
+    extra("matplotlib", "plot")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    pictures = {name: spectrogram(x) for name, x in signals.items()}
+    # A click or a hum is louder than all else and should not darken it.
+    loudest = max(float(np.quantile(picture, 0.9995)) for picture in pictures.values())
+    figure: Any = Figure(figsize=(10, 0.8 + 2.3 * len(pictures)), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(pictures), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, picture) in zip(axes, pictures.items(), strict=True):
+        seconds = max(1, len(signals[name])) / rate
+        image = axis.imshow(
+            picture,
+            origin="lower",
+            aspect="auto",
+            cmap="magma",
+            vmin=loudest - floor,
+            vmax=loudest,
+            extent=(0.0, seconds, 0.0, rate / 2000),
+            interpolation="nearest",
+        )
+        axis.set_title(name, loc="left", fontsize=10)
+        axis.set_ylabel("kHz")
+    axes[-1].set_xlabel("seconds")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.colorbar(image, ax=list(axes), label="dB", pad=0.01, aspect=14 * len(pictures))
+    with replacing(path, overwrite) as temporary:
+        figure.savefig(temporary, format="png")
