@@ -28,6 +28,7 @@ ALLOWED = {
     "data": {"audio"},
     "runtime": {"audio", "decode"},
     "training": TENSORS | {"contract", "ssm", "nn", "models", "data", "audio", "decode"},
+    "recipes": TENSORS | {"contract", "ssm", "nn", "models", "data", "audio", "decode", "training"},
     "export": TENSORS | {"contract", "ssm", "nn", "models", "runtime"},
 }
 TENSOR_CODE = {"contract/execute.py", "contract/calibrate.py"}  # the two files of the planner that touch tensors

@@ -45,7 +45,8 @@ class Diary:
 
     def validated(self, standing: Standing, figures: dict[str, float], best: bool) -> None:
         """A validation."""
-        record = {"kind": "validation", "step": standing.step, **figures, "seconds": round(standing.seconds, 3)}
+        place = {"kind": "validation", "step": standing.step, "best": best}
+        record = {**place, **figures, "seconds": round(standing.seconds, 3)}
         self.run.log(record)
         self.board.scalars("validation", record)
         if self.watcher is not None:

@@ -1,9 +1,10 @@
 """A run folder that describes itself: configuration, environment, log, checkpoints, models and card.
 
 config.json        the recipe with every setting          environment.json   versions, machine, git revision
-log.jsonl          a line for every figure that was taken tensorboard/       the same, with audio and spectrograms
-checkpoints/       step-N: all that resuming needs        best.safetensors   the averaged weights that did best
-last.safetensors   the averaged weights as they are now   card.md            what the model is and how it does
+data.json          what was found, and what was left out  log.jsonl          a line for every figure taken
+tensorboard/       the same, with audio and spectrograms  checkpoints/       step-N: all that resuming needs
+best.safetensors   the averaged weights that did best     last.safetensors   those of the newest checkpoint
+card.md            what the model is and how it does
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ class Run:
     def description(self) -> dict[str, Any]:
         """The recipe, the data and every setting, as they were given at the start."""
         found: dict[str, Any] = json.loads((self.folder / "config.json").read_text())
+        return found
+
+    def notes(self) -> dict[str, Any]:
+        """What was found in the data."""
+        path = self.folder / "data.json"
+        found: dict[str, Any] = json.loads(path.read_text())["notes"] if path.exists() else {}
         return found
 
     def write_json(self, name: str, data: Any) -> None:

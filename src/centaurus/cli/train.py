@@ -1,0 +1,124 @@
+"""``centaurus train``: from a recipe, a folder of data and settings to a trained model; or on with a stopped run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from centaurus.cli import output
+
+if TYPE_CHECKING:
+    from centaurus.training.config import Training
+
+HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
+
+
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="kws, denoise or asr.")] = None,
+    settings: Annotated[list[str] | None, typer.Argument(help="key=value, such as minutes=30 batch=8.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder of recordings, in any layout that is known.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A network that trains in minutes on two cores.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/RECIPE-1, -2 … by default.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="A run folder to go on with, exactly where it stopped.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Only show the settings.")] = False,
+    json: output.Json = False,
+) -> None:
+    """Train a recipe on a folder of recordings. Under torchrun: torchrun --nproc-per-node 8 -m centaurus.cli train …"""
+    from centaurus.recipes import launch
+    from centaurus.training.config import override, to_data
+    from centaurus.training.run import Run, TrainingError
+
+    if resume is not None:
+        if recipe is not None or settings or small or out is not None:
+            raise ValueError("--resume goes on with a run's own settings: give nothing else but --data if it has moved")
+        run = Run.existing(resume)
+        recipe, config, folder = launch.described(run)
+        folder = data or folder
+    else:
+        if recipe is None:
+            raise ValueError("which recipe? kws, denoise or asr; or --resume RUN")
+        config = override(launch.configure(recipe, small), settings or [])
+        if show:
+            _show(to_data(config), json)
+            return
+        if data is None:
+            raise ValueError("--data FOLDER is needed: the recordings to learn from")
+        folder = data
+        run = launch.start(recipe, config, folder, out or _next_folder(recipe))
+    try:
+        with Display(config, json) as display:
+            standing = launch.train(run, recipe, config, folder, display if display.first else None)
+    except TrainingError as error:
+        output.fail(error)
+    except KeyboardInterrupt:
+        output.fail(f"stopped; centaurus train --resume {run.folder} goes on from its last checkpoint")
+    if display.first:
+        _end(run.folder, standing.step, standing.best, display.best, json)
+
+
+def _show(settings: dict[str, Any], json: bool) -> None:
+    if json:
+        output.show_json(settings)
+    else:
+        output.show_table(["setting", "value"], [[name, str(value)] for name, value in settings.items()])
+
+
+def _next_folder(recipe: str) -> Path:
+    """The first of runs/kws-1, runs/kws-2 … that does not exist."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("with several processes give --out RUN, so that all write to one folder")
+    number = 1
+    while (folder := Path("runs") / f"{recipe}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _end(folder: Path, step: int, best: float | None, figures: dict[str, Any], json: bool) -> None:
+    kept = {name: value for name, value in figures.items() if name not in HIDDEN}
+    if json:
+        output.show_json({"run": str(folder), "model": str(folder / "best.safetensors"), "step": step, **kept})
+        return
+    output.show(f"{step} steps. Best: {_words(kept)}\n{folder / 'best.safetensors'}, described in {folder / 'card.md'}")
+
+
+def _words(figures: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+class Display:
+    """A line that moves: how far, how fast, the losses; and a line that stays for every validation."""
+
+    def __init__(self, config: Training, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.first = os.environ.get("RANK", "0") == "0"
+        self.best: dict[str, Any] = {}
+        self.console = Console(stderr=True, highlight=False, markup=False, quiet=quiet or not self.first)
+        columns = [TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn(elapsed_when_finished=True)]
+        self.progress = Progress(*columns, TextColumn("{task.fields[now]}"), console=self.console)
+        self.task = self.progress.add_task("training", total=1.0, now="")
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def trained(self, record: dict[str, Any]) -> None:
+        """Move the line."""
+        losses = {name: value for name, value in record.items() if name not in HIDDEN}
+        now = f"step {record['step']} · {record['audio_per_second']:.0f} audio-s/s · {_words(losses)}"
+        self.progress.update(self.task, completed=record["progress"], now=now)
+
+    def validated(self, record: dict[str, Any], best: bool) -> None:
+        """A line that stays."""
+        kept = {name: value for name, value in record.items() if name not in HIDDEN}
+        if best:
+            self.best = kept
+        self.console.print(f"step {record['step']:>7}  {_words(kept)}{'  (best)' if best else ''}")

@@ -1,0 +1,176 @@
+"""Speech recognition: rows of whole utterances, CTC of word pieces, characters from a teacher or by CTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centaurus.data import Corpus, Utterances, open_corpus, without_leaks
+from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
+from centaurus.models.tables import DC_BLOCK, RECOGNIZERS
+from centaurus.recipes.recipe import Prepared, Recipe, hours, read
+from centaurus.training.config import Training, nearest
+from centaurus.training.fit import Data
+from centaurus.training.loader import Corpus as Examples
+from centaurus.training.loader import Item
+from centaurus.training.recognise import Recognise, text_bytes
+from centaurus.training.teacher import Precomputed, Wav2Vec2
+from centaurus.training.tokens import Tokens, characters, read_tokens
+
+SMALL = RecognizerTable(
+    backbone=(
+        Row("full", 10, 24, 16),
+        Row("bottleneck", 4, 48, 64, 4),
+        Row("bottleneck", 2, 64, 96, 4),
+        Row("pointwise", 2, 96, 192),
+        Row("pointwise", 2, 160, 256, times=2),
+    ),
+    head=(Row("pointwise", 2, 160, 256, times=2),),
+)
+TABLES = {"small": SMALL, **RECOGNIZERS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecognitionSettings(Training):
+    """``vocabulary`` is a WordPiece file, ``used:FILE`` for its tokens that occur, ``characters`` or ``words``.
+
+    ``mls`` is a folder of which every epoch draws the share ``mls_share`` anew. ``teacher`` is a wav2vec2 model's
+    folder or one of logits computed before; it needs ``distillation`` among the losses.
+    """
+
+    network: str = "base"
+    dc_block: bool = False
+    losses: str = "tokens:1, distillation:1"
+    vocabulary: str = ""
+    teacher: str = ""
+    mls: str = ""
+    mls_share: float = 0.01
+    length: int = 327_680
+    leak_limit: float = 0.5
+    rate: int = 16_000
+    decode_once: bool = False
+    cache: str = ""
+
+
+def configure(small: bool = False) -> RecognitionSettings:
+    """The paper's numbers: 100 epochs at 0.02 with decay 0.1, a hundredth of warm-up, 32 rows on each of 8 devices."""
+    paper = RecognitionSettings(epochs=100, lr=0.02, decay=0.1, warmup=0.01, batch=32 * 8, validations=100)
+    if not small:
+        return paper
+    rows = replace(paper, losses="tokens:1, characters:0.3", vocabulary="characters", decode_once=True, dc_block=True)
+    return replace(
+        rows,
+        workers=1,
+        network="small",
+        epochs=10,
+        lr=0.005,
+        warmup=0.05,
+        batch=4,
+        validations=10,
+        validation_items=48,
+        ema=0.99,
+    )
+
+
+def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
+    """Utterances with their texts; those whose text resembles one that is validated or tested on are left out."""
+    found = open_corpus(folder, kinds=("speech",), rate=settings.rate, cache=settings.cache or None)
+    spoken = read(
+        found.of(clip for clip in found if clip.labels.get("transcript")), settings.decode_once, settings.cache
+    )
+    held = [clip for clip in spoken if clip.labels["split"] != "train"]
+    corpora = [(spoken.split("train"), 1.0)]
+    if settings.mls:
+        more = open_corpus(settings.mls, ("train",), ("speech",), settings.rate, settings.cache or None)
+        corpora.append((read(more, settings.decode_once, settings.cache), settings.mls_share))
+    cleaned = [(without_leaks(corpus, held, settings.leak_limit)[0], share) for corpus, share in corpora]
+    leaks = sum(len(corpus) for corpus, _ in corpora) - sum(len(corpus) for corpus, _ in cleaned)
+    tokens = _tokens(settings, [corpus for corpus, _ in cleaned])
+    encode = Encode(tokens)
+    train = Utterances(cleaned, settings.length, encode, settings.seed)
+    check = Utterances(spoken.split("val"), None, encode)
+    objective, taught = _objective(settings, tokens, train)
+    notes = {
+        "layout": found.name,
+        "train_rows": train.size(),
+        "val_examples": check.size(),
+        "tokens": len(tokens.names),
+    }
+    notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in cleaned), "leaks_removed": leaks}
+    notes |= {"too_long": len(train.discarded)}
+    return Prepared(objective, Data(taught, check), notes, {**found.faults.found, **spoken.faults.found})
+
+
+def _tokens(settings: RecognitionSettings, corpora: list[Corpus]) -> Tokens:
+    if not settings.vocabulary:
+        raise ValueError(
+            "give vocabulary=FILE, a WordPiece vocabulary such as BERT's vocab.txt; or used:FILE, characters or words"
+        )
+    return read_tokens(settings.vocabulary, (clip.labels["transcript"] for corpus in corpora for clip in corpus))
+
+
+@dataclass(frozen=True)
+class Encode:
+    """A transcript as the arrays of an example."""
+
+    tokens: Tokens
+
+    def __call__(self, text: str) -> dict[str, np.ndarray[Any, Any]]:
+        pieces, letters = np.array(self.tokens.encode(text), np.int64), np.array(characters(text), np.int64)
+        lengths = {"tokens_length": np.array(len(pieces)), "letters_length": np.array(len(letters))}
+        return {"tokens": pieces, "letters": letters, "text": text_bytes(text), **lengths}
+
+
+def _objective(settings: RecognitionSettings, tokens: Tokens, train: Utterances) -> tuple[Recognise, Examples]:
+    """The losses with their teacher, and the training examples, with its logits if they were computed before."""
+    wanted = "distillation" in settings.losses
+    if wanted != bool(settings.teacher):
+        raise ValueError(
+            "the distillation loss and a teacher go together: give teacher=FOLDER, or leave the loss out "
+            "(losses=tokens:1,characters:1)"
+        )
+    path = Path(settings.teacher)
+    local = wanted and (path / "config.json").is_file()
+    objective = Recognise(network(settings, tokens), settings.losses, Wav2Vec2(path) if local else None)
+    return objective, Taught(train, Precomputed(path)) if wanted and not local else train
+
+
+class Taught:
+    """Rows of utterances with a teacher's logits beside them."""
+
+    def __init__(self, rows: Utterances, teacher: Precomputed) -> None:
+        self.rows, self.teacher = rows, teacher
+
+    def size(self) -> int:
+        """Rows in an epoch."""
+        return self.rows.size()
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        """The rows of an epoch."""
+        return self.rows.draw(epoch, rng)
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """A row with ``teacher`` (characters, frames)."""
+        item = self.rows.example(index, rng)
+        number, row = self.rows.rows[index]
+        corpus = self.rows.corpora[number][0]
+        if int(item["samples"]) != max(piece.at + piece.frames for piece in row):
+            raise ValueError(f"an utterance of row {index} ({corpus[row[0].recording].id} …) cannot be read")
+        placed = [(piece.at, corpus[piece.recording].id) for piece in row]
+        return {**item, "teacher": self.teacher.logits(placed, item["audio"].shape[-1])}
+
+
+def network(settings: RecognitionSettings, tokens: Tokens) -> Recognizer:
+    """The table for this vocabulary."""
+    if settings.network not in TABLES:
+        raise ValueError(f"there is no network {settings.network!r} for speech{nearest(settings.network, TABLES)}")
+    table = TABLES[settings.network]
+    table = replace(table, backbone=(Row(DC_BLOCK), *table.backbone)) if settings.dc_block else table
+    kept = {"sample_rate": settings.rate, "tokens": list(tokens.names)}
+    return recognizer(table, vocabulary=len(tokens.names), settings=kept)
+
+
+RECIPE = Recipe(configure, prepare)

@@ -1,0 +1,137 @@
+"""Denoising: the hourglass on speech mixed with noise, or on recorded pairs where a folder has those instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from centaurus.data import Corpus, Mixing, Mixtures, Pairs, open_corpus
+from centaurus.data.mixtures import READINGS
+from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
+from centaurus.models.tables import DC_BLOCK, DENOISERS
+from centaurus.recipes.recipe import Prepared, Recipe, hours, read
+from centaurus.training.config import Training, nearest
+from centaurus.training.fit import Data
+from centaurus.training.objective import Clean
+
+SMALL = DenoiserTable(
+    encoder=(
+        Row("full", 8, 16, 8),
+        Row("bottleneck", 4, 48, 48, 4),
+        Row("bottleneck", 2, 64, 64, 4),
+        Row("pointwise", 2, 96, 128),
+        Row("pointwise", 2, 128, 128),
+    ),
+    middle=(),
+    decoder=(
+        Row("pointwise", 2, 96, 128),
+        Row("pointwise", 2, 64, 128),
+        Row("bottleneck", 2, 48, 64, 4),
+        Row("bottleneck", 4, 16, 48, 4),
+        Row("full", 8, 1, 8),
+    ),
+    output=(Row("full", 1, 1, 8),),
+)
+TABLES = {"small": SMALL, **DENOISERS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoiseSettings(Training):
+    """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
+
+    ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
+    of noise alone, ``clean_input`` that of speech alone.
+    """
+
+    network: str = "hybrid"
+    dc_block: bool = False
+    level: float = 0.0
+    losses: str = "smooth_l1:1, erb:0..1"
+    length: int = 2**17
+    cut: bool = False
+    snr_low: float = -5.0
+    snr_high: float = 15.0
+    level_low: float = -35.0
+    level_high: float = -15.0
+    time_masks: int = 2
+    frequency_masks: int = 2
+    variety: float = 0.0
+    silent_speech: float = 0.0
+    clean_input: float = 0.0
+    rate: int = 16_000
+    decode_once: bool = False
+    cache: str = ""
+
+
+def configure(small: bool = False) -> DenoiseSettings:
+    """The paper's numbers: 500 epochs at 0.005 with decay 0.02, a hundredth of warm-up, batches of 192 rows of 2^17."""
+    paper = DenoiseSettings(epochs=500, lr=0.005, decay=0.02, warmup=0.01, batch=192, validations=500)
+    if not small:
+        return paper
+    rows = replace(paper, length=2**15, cut=True, batch=16, variety=0.3, silent_speech=0.02, clean_input=0.05)
+    mixed = replace(rows, losses="smooth_l1:1, erb:1, si_sdr:0.1", time_masks=1, frequency_masks=0, decode_once=True)
+    return replace(
+        mixed,
+        network="small",
+        dc_block=True,
+        epochs=2,
+        warmup=0.05,
+        validations=10,
+        validation_items=96,
+        ema=0.995,
+        workers=1,
+    )
+
+
+def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
+    """Speech and noise of a folder to be mixed; or its pairs, if it has no noise of its own."""
+    found = open_corpus(folder, ("train", "val"), rate=settings.rate, cache=settings.cache or None)
+    names = ("speech", "noise") if found.where(kind="noise").clips else ("noisy", "clean")
+    sounds = read(found.where(kind=names), settings.decode_once, settings.cache)
+    mixed = names[1] == "noise"
+    train, check = (_examples(settings, sounds.split(split), mixed, split) for split in ("train", "val"))
+    notes: dict[str, Any] = {
+        "layout": found.name,
+        "examples": "mixed" if mixed else "pairs",
+        "train_examples": train.size(),
+    }
+    notes |= {"val_examples": check.size(), **{f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}}
+    faults = {**found.faults.found, **sounds.faults.found}
+    return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, faults)
+
+
+def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str) -> Mixtures | Pairs:
+    """Training examples, or validation examples: the same every time, and nothing masked."""
+    learning = split == "train"
+    if not mixed:
+        return Pairs(sounds, settings.length if learning else None)
+    speech = sounds.where(kind="speech")
+    sets = {clip.labels.get("set", "") for clip in speech}
+    readings = dict.fromkeys(sets, 1.0) if settings.cut or not learning else READINGS
+    how = _mixing(settings) if learning else Mixing(_snr(settings), _level(settings), 0, 0)
+    return Mixtures(speech, sounds.where(kind="noise"), how, settings.length, readings, settings.seed)
+
+
+def _mixing(s: DenoiseSettings) -> Mixing:
+    return Mixing(_snr(s), _level(s), s.time_masks, s.frequency_masks, s.variety, s.silent_speech, s.clean_input)
+
+
+def _snr(settings: DenoiseSettings) -> tuple[float, float]:
+    return settings.snr_low, settings.snr_high
+
+
+def _level(settings: DenoiseSettings) -> tuple[float, float]:
+    return settings.level_low, settings.level_high
+
+
+def network(settings: DenoiseSettings) -> Denoiser:
+    """The table, with a DC blocker before it and a common level inside where that is wanted."""
+    if settings.network not in TABLES:
+        raise ValueError(f"there is no network {settings.network!r} for denoising{nearest(settings.network, TABLES)}")
+    table = replace(TABLES[settings.network], level=settings.level)
+    table = replace(table, encoder=(Row(DC_BLOCK), *table.encoder)) if settings.dc_block else table
+    return denoiser(table, settings={"sample_rate": settings.rate})
+
+
+RECIPE = Recipe(configure, prepare)

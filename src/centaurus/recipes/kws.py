@@ -1,0 +1,124 @@
+"""Keyword spotting: the hybrid classifier on words of one second, with other sound before them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from centaurus.data import Corpus, Keywords, Variation, open_corpus
+from centaurus.data.keywords import NONE
+from centaurus.models import Classifier, ClassifierTable, Row, classifier
+from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
+from centaurus.recipes.recipe import Prepared, Recipe, hours, read
+from centaurus.training.config import Training, nearest
+from centaurus.training.fit import Data
+from centaurus.training.objective import Classify
+
+SMALL = ClassifierTable(
+    (
+        Row("full", 8, 4, 4),
+        Row("full", 4, 24, 4),
+        Row("pointwise", 2, 48, 64),
+        Row("pointwise", 2, 64, 128),
+        Row("pointwise", 2, 96, 128),
+    )
+)
+TABLES = {"small": SMALL, **CLASSIFIERS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeywordSettings(Training):
+    """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
+
+    The rest is how words are varied: ``before`` are seconds of other sound ahead of each.
+    """
+
+    network: str = "kws-hybrid-8"
+    dc_block: bool = False
+    words: str = "all"
+    background: float = 0.0
+    noise: str = ""
+    rate: int = 16_000
+    seconds: float = 1.0
+    before: float = 1.0
+    speed: float = 0.0
+    gain_db: float = 0.0
+    shift: float = 0.0
+    noisy: float = 0.0
+    decode_once: bool = True
+    cache: str = ""
+
+
+def configure(small: bool = False) -> KeywordSettings:
+    """The paper's numbers: 200 epochs at 0.01 with decay 0.05, a tenth of warm-up, batches of 512."""
+    paper = KeywordSettings(epochs=200, lr=0.01, decay=0.05, warmup=0.1, batch=512, validations=200)
+    if not small:
+        return paper
+    varied = replace(paper, before=0.5, speed=0.1, gain_db=6.0, shift=0.1, noisy=0.5)
+    return replace(varied, network="small", dc_block=True, epochs=4, batch=64, validations=8, ema=0.99, workers=1)
+
+
+def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
+    """Words and background noise of a folder, with its official split."""
+    rate, cache = settings.rate, settings.cache or None
+    found = open_corpus(folder, ("train", "val"), rate=rate, cache=cache)
+    elsewhere = open_corpus(settings.noise, kinds=("noise",), rate=rate, cache=cache) if settings.noise else found
+    noise = read(elsewhere.where(kind="noise"), settings.decode_once, settings.cache)
+    words = held_out(read(found.where(kind="word"), settings.decode_once, settings.cache))
+    train = Keywords(
+        words.split("train"), _words(settings.words), _of(noise, "train"), settings.background, _varied(settings),
+        settings.seconds,
+    )  # fmt: skip
+    names = train.classes[:-1] if settings.background else train.classes
+    check = Keywords(words.split("val"), names, _of(noise, "val"), settings.background, NONE, settings.seconds)
+    notes = {"layout": found.name, "classes": list(train.classes), "train_examples": train.size()}
+    notes |= {"val_examples": check.size(), "word_hours": hours(words), "noise_hours": hours(noise)}
+    faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
+    return Prepared(Classify(network(settings, train.classes)), Data(train, check), notes, faults)
+
+
+def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
+    """The table with a mean over as many frames as a word has: over one word, the paper's mean over all of it."""
+    if settings.network not in TABLES:
+        raise ValueError(f"there is no network {settings.network!r} for keywords{nearest(settings.network, TABLES)}")
+    table = TABLES[settings.network]
+    table = replace(table, blocks=(Row(DC_BLOCK), *table.blocks)) if settings.dc_block else table
+    hop = math.prod(row.resample for row in table.blocks)
+    window = max(1, round(settings.seconds * settings.rate) // hop)
+    return classifier(table, classes, window=window, settings={"sample_rate": settings.rate})
+
+
+def held_out(words: Corpus, every: int = 10) -> Corpus:
+    """The words with a tenth of each in ``val`` where the split has none of it, as in a small folder of one's own."""
+    checked = {clip.labels["word"] for clip in words if clip.labels["split"] == "val"}
+    seen: Counter[str] = Counter()
+    clips = []
+    for clip in words:
+        word = clip.labels["word"]
+        if word not in checked:
+            seen[word] += 1
+            if seen[word] % every == min(2, every - 1):
+                clip = replace(clip, labels={**clip.labels, "split": "val"})
+        clips.append(clip)
+    return words.of(clips)
+
+
+def _words(text: str) -> int | list[str] | None:
+    if text == "all":
+        return None
+    return int(text) if text.isdecimal() else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _of(noise: Corpus, split: str) -> Corpus:
+    """Its clips of a split; those without one belong to every split."""
+    return noise.of(clip for clip in noise if clip.labels.get("split", split) == split)
+
+
+def _varied(s: KeywordSettings) -> Variation:
+    return Variation(speed=s.speed, gain_db=s.gain_db, shift=s.shift, noisy=s.noisy, before=s.before)
+
+
+RECIPE = Recipe(configure, prepare)

@@ -1,0 +1,56 @@
+"""From a recipe, its settings and a folder to a trained model in a run folder; alone, or as one of many processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from centaurus.models import load
+from centaurus.recipes import RECIPES
+from centaurus.training.card import card
+from centaurus.training.config import Training, from_data, nearest, to_data
+from centaurus.training.diary import Watcher
+from centaurus.training.fit import fit
+from centaurus.training.memory import keep_memory
+from centaurus.training.run import Run, Standing
+
+
+def configure(name: str, small: bool) -> Training:
+    """The settings of a recipe by its name."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe {name!r}{nearest(name, RECIPES)}")
+    return RECIPES[name].configure(small)
+
+
+def start(name: str, settings: Training, data: Path, out: Path) -> Run:
+    """A new run folder; of many processes the first makes it."""
+    if int(os.environ.get("RANK", "0")) > 0:
+        return Run(out)
+    return Run.create(out, {"recipe": name, "data": str(data.absolute()), "settings": to_data(settings)})
+
+
+def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher | None = None) -> Standing:
+    """Train, or go on with, a run. In its folder: the best and the last model, and a card."""
+    keep_memory()
+    state = PartialState(cpu=not torch.cuda.is_available())
+    torch.manual_seed(settings.seed)
+    with state.local_main_process_first():  # what one decodes, the others find in the cache
+        ready = RECIPES[name].prepare(settings, data)
+    if state.is_main_process:
+        run.write_json("data.json", {"notes": ready.notes, "left_out": ready.faults})
+    standing = fit(ready.objective, ready.data, settings, run, watcher)
+    if state.is_main_process:
+        run.write_text("card.md", card(run, load(run.folder / "best.safetensors")))
+    return standing
+
+
+def described(run: Run) -> tuple[str, Training, Path]:
+    """The recipe, settings and folder that a run was started with."""
+    found: dict[str, Any] = run.description()
+    name = found["recipe"]
+    kind = type(configure(name, False))
+    return name, from_data(kind, found["settings"]), Path(found["data"])
