@@ -75,6 +75,7 @@ def test_rate_channels_length_and_samples_are_kept(
     for key in ("samplerate", "channels", "frames", "subtype"):
         assert getattr(before, key) == getattr(after, key)
     assert done.json()[0]["frames"] == before.frames
+    assert ("above 8 kHz was removed" in done.err) == (rate > 16_000)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -163,6 +163,26 @@ def test_an_interrupt_ends_a_recording_and_keeps_it(tmp_path: Path) -> None:
         process.kill()
 
 
+def test_an_interrupt_ends_listening_and_keeps_the_words() -> None:
+    words = command("transcribe", "-", "--raw", "s16le", "--rate", 16_000, "--model", exported("recognizer"))
+    process = subprocess.Popen(
+        [*words, "--live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(encode(noise(3), Encoding.S16))
+        process.stdin.flush()
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, message = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert first.split()[0] in rest
+        assert message == b"centaurus: interrupted\n"
+    finally:
+        process.kill()
+
+
 def test_a_stream_that_ends_early_is_code_3_after_what_there_was() -> None:
     buffer = io.BytesIO()
     soundfile.write(buffer, noise().T, 16_000, format="WAV")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def denoise(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="IN…", help="Sound files, folders, or - for standard input (WAV, or --raw).")
+        list[str], typer.Argument(metavar="IN", help="Sound files, folders, or - for standard input (WAV, or --raw).")
     ],
     out: Annotated[
         str | None,
@@ -119,6 +119,9 @@ def _show(results: Sequence[Report | Exception], json: bool) -> tuple[list[Repor
         for report in reports:
             output.show_line(_line(report))
     listening.note_repaired(sum(report.repaired for report in reports))
+    limits = {report.removed_above for report in reports if report.removed_above}
+    if limits:
+        output.note(f"sound above {min(limits) / 1000:g} kHz was removed: the model does not hear it")
     for error in errors:
         output.note(error)
     return reports, errors

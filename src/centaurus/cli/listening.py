@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -67,14 +66,32 @@ def refuse_terminal_input() -> None:
         raise typer.BadParameter("standard input is a terminal: pipe sound into it, as arecord -f S16_LE -r 16000 | …")
 
 
-@contextmanager
-def ending_with_the_microphone(mic: bool) -> Iterator[None]:
-    """Ctrl-C is how one stops listening to a microphone: no fault."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not mic:
-            raise
+class Hearing:
+    """Around listening: an interrupt ends live sound, and what was heard still counts. ``end`` then says so.
+
+    For a microphone Ctrl-C is the way to stop, and no fault; for a pipe it is one after everything has been written.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._interrupt: KeyboardInterrupt | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, KeyboardInterrupt) or not self._source.live:
+            return False
+        self._interrupt = error
+        return True
+
+    def end(self, repaired: int, mic: bool) -> None:
+        """What is left to say."""
+        note_repaired(repaired)
+        if self._interrupt is not None and not mic:
+            raise self._interrupt
 
 
 def note_repaired(count: int) -> None:

@@ -42,13 +42,13 @@ def spot(
         if not jsonl:
             output.show_line(f"{'time':<14}{'keyword':<14}confidence")
         count = 0
-        with listening.ending_with_the_microphone(mic):
+        with listening.Hearing(source) as hearing:
             for block in source.blocks:
                 count += _show(spotter.process(block), jsonl)
         count += _show(spotter.flush(), jsonl)
-        listening.note_repaired(spotter.repaired)
         if not count:
             output.note(f"no keyword in {source.name} reached {threshold:g}")
+        hearing.end(spotter.repaired, mic)
 
 
 def _show(found: list[Keyword], jsonl: bool) -> int:

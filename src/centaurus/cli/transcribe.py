@@ -49,7 +49,7 @@ def transcribe(
         transcriber = Transcriber(model, source.rate, source.channels, threads)
         screen = Live(form is Format.JSON) if live else None
         words: list[Word] = []
-        with listening.ending_with_the_microphone(mic):
+        with listening.Hearing(source) as hearing:
             for block in source.blocks:
                 words += (done := transcriber.process(block))
                 if screen is not None:
@@ -60,7 +60,8 @@ def transcribe(
             screen.close()
         else:
             sys.stdout.write(_written(words, form))
-        listening.note_repaired(transcriber.repaired)
+            sys.stdout.flush()
+        hearing.end(transcriber.repaired, mic)
 
 
 def _written(words: list[Word], form: Format) -> str:

@@ -46,6 +46,12 @@ class Denoiser:
         return self._intake.repaired
 
     @property
+    def removed_above(self) -> float | None:
+        """The frequency in Hz above which nothing is left of the input, if there was anything."""
+        heard = self.session.settings.rate
+        return heard / 2 if heard < self.rate and self._wet == 1.0 else None
+
+    @property
     def latency(self) -> float:
         """Seconds from a sample to its output, at most, without resampling: the network's hop or chunk."""
         return self.session.settings.latency / self.session.settings.rate

@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Report:
-    """What was done. Levels are in dBFS, ``seconds`` of sound took ``took`` seconds."""
+    """What was done. Levels are in dBFS, ``seconds`` of sound took ``took`` seconds, frequencies are in Hz."""
 
     source: str
     output: str
@@ -59,6 +59,7 @@ class Report:
     level_in: float
     level_out: float
     repaired: int
+    removed_above: float | None = None
     interrupted: bool = False
 
     @property
@@ -128,6 +129,7 @@ def denoise_stream(
         level_in=before.dbfs,
         level_out=after.dbfs,
         repaired=denoiser.repaired - repaired,
+        removed_above=denoiser.removed_above,
         interrupted=interrupted,
     )
 
