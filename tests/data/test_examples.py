@@ -1,0 +1,262 @@
+"""Examples of the three tasks: what the paper says of them, and nothing random but seed, epoch and index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from centaurus import audio, data
+from centaurus.audio.augment import fit
+from centaurus.data import Clip, Corpus, Keywords, Mixing, Mixtures, Pairs, Utterances, Variation, denoising
+from centaurus.data.drawing import Group, draw, epoch_size
+from centaurus.data.keywords import NONE
+
+ROW = 2**15
+
+
+@pytest.fixture
+def apart(folders: dict[str, Path]) -> tuple[Corpus, Corpus]:
+    corpus = data.prepared(data.open_corpus(folders["dns"]))
+    return corpus.where(kind="speech"), corpus.where(kind="noise")
+
+
+@pytest.fixture
+def words(folders: dict[str, Path]) -> tuple[Corpus, Corpus]:
+    corpus = data.prepared(data.open_corpus(folders["speech-commands"]))
+    return corpus.where(kind="word"), corpus.where(kind="noise")
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1.0, 0.5, 0.1, 0.01])), min_size=1, max_size=3))
+def test_shares_are_drawn_anew_until_all_is_seen(shapes: list[tuple[int, float]]) -> None:
+    groups = [Group(count, share) for count, share in shapes]
+    epochs = [draw(groups, 7, epoch) for epoch in range(45)]
+    bounds = np.cumsum([0, *(group.count for group in groups)])
+    for items in epochs:
+        assert len(items) == epoch_size(groups)
+        for group, first, last in zip(groups, bounds[:-1], bounds[1:], strict=True):
+            own = items[(items >= first) & (items < last)]
+            assert len(own) == group.size
+    for group, first in zip(groups, bounds[:-1], strict=True):
+        needed = -(-group.count // group.size)
+        seen = {int(item) for items in epochs[:needed] for item in items}
+        assert set(range(first, first + group.count)) <= seen
+    np.testing.assert_array_equal(draw(groups, 7, 3), epochs[3])
+
+
+def same_twice(examples: Any) -> None:
+    """An example depends on its index and generator alone, in whatever order examples are asked for."""
+    order = examples.draw(0, np.random.default_rng(0))
+    assert len(order) == examples.size()
+    np.testing.assert_array_equal(order, examples.draw(0, np.random.default_rng(0)))
+    chosen = [int(i) for i in order[:4]]
+    first = {i: examples.example(i, np.random.default_rng([1, 0, i])) for i in chosen}
+    again = {i: examples.example(i, np.random.default_rng([1, 0, i])) for i in reversed(chosen)}
+    for i in chosen:
+        for name, value in first[i].items():
+            np.testing.assert_array_equal(value, again[i][name])
+            assert not isinstance(value.base, np.memmap)
+    assert any((first[i]["audio"] != examples.example(i, np.random.default_rng(9))["audio"]).any() for i in chosen) or (
+        isinstance(examples, Pairs | Utterances)
+    )
+
+
+@pytest.mark.parametrize("mixing", [Mixing(), Mixing(variety=1.0, silent_speech=0.2, clean_input=0.2)])
+def test_mixtures_are_in_range_and_reproducible(apart: tuple[Corpus, Corpus], mixing: Mixing) -> None:
+    examples = Mixtures(*apart, mixing, length=ROW)
+    same_twice(examples)
+    for index in range(examples.size()):
+        item = examples.example(index, np.random.default_rng(index))
+        assert item["audio"].shape == item["clean"].shape == (1, ROW)
+        assert item["audio"].dtype == item["clean"].dtype == np.float32
+        assert 0 < item["samples"] <= ROW
+        assert np.abs(item["audio"]).max() <= 1.2
+        assert np.isfinite(item["audio"]).all()
+
+
+def test_the_ratio_and_the_level_are_those_of_the_paper(apart: tuple[Corpus, Corpus]) -> None:
+    examples = Mixtures(*apart, Mixing(time_masks=0, frequency_masks=0), length=ROW)
+    ratios, levels = [], []
+    for seed in range(60):
+        noisy, clean = examples.mixture(seed % len(examples.rows), np.random.default_rng(seed))
+        ratios.append(audio.dbfs(clean) - audio.dbfs(noisy - clean))
+        levels.append(audio.dbfs(noisy))
+    assert min(ratios) >= -5.1
+    assert max(ratios) <= 15.1
+    assert max(ratios) - min(ratios) > 14
+    assert min(levels) >= -35.1
+    assert max(levels) <= -14.9
+
+
+def test_only_the_input_is_masked(apart: tuple[Corpus, Corpus]) -> None:
+    masked, plain = (Mixtures(*apart, Mixing(time_masks=n, frequency_masks=n), length=ROW) for n in (2, 0))
+    noisy, clean = masked.mixture(0, np.random.default_rng(3))
+    other, same = plain.mixture(0, np.random.default_rng(3))
+    np.testing.assert_array_equal(clean, same)
+    assert (noisy != other).mean() > 0.5
+
+
+def test_readings_are_cut_and_drawn_in_part_all_else_is_whole(apart: tuple[Corpus, Corpus]) -> None:
+    speech, noise = apart
+    examples = Mixtures(speech, noise, length=20_000, readings={"librivox": 0.5})
+    cut = [row for row in examples.rows if speech[row[0].recording].labels["set"] == "librivox"]
+    frames = sum(clip.frames for clip in speech.where(set="librivox"))
+    assert len(cut) == -(-frames // 20_000)
+    whole = [piece for row in examples.rows if row not in cut for piece in row]
+    assert all(piece.frames == speech[piece.recording].frames for piece in whole)
+    assert examples.size() == round(len(cut) / 2) + len(examples.rows) - len(cut)
+    short = Mixtures(speech, noise, length=10_000)
+    assert len(short.discarded) == len(speech.where(set="vctk"))
+    with pytest.raises(ValueError, match="longer than a row of 10000"):
+        Mixtures(speech.where(set="vctk"), noise, length=10_000)
+    with pytest.raises(ValueError, match="0 of noise"):
+        Mixtures(speech, noise.of([]))
+
+
+def test_a_file_that_breaks_during_training_is_reported_and_not_fatal(tmp_path: Path) -> None:
+    for k in range(3):
+        x = np.random.default_rng(k).normal(0, 0.1, 16_000).astype(np.float32)
+        audio.write(tmp_path / f"{k}.wav", x, 16_000)
+    clips = [Clip(tmp_path / f"{k}.wav", str(k), labels={"transcript": f"text {k}"}) for k in range(3)]
+    corpus = data.measured(Corpus("mine", tuple(clips)))
+    mixtures = Mixtures(corpus, corpus, Mixing(time_masks=0, frequency_masks=0), length=ROW)
+    utterances = Utterances(corpus, length=None)
+    (tmp_path / "1.wav").write_bytes(b"gone")
+    for index in range(mixtures.size()):
+        assert np.isfinite(mixtures.example(index, np.random.default_rng(0))["audio"]).all()
+    assert [len(utterances.example(k, np.random.default_rng(0))["audio"][0]) for k in range(3)] == [16_000] * 3
+    assert list(corpus.faults.found) == [str(tmp_path / "1.wav")]
+
+
+def test_pairs_come_as_recorded_or_in_rows(folders: dict[str, Path]) -> None:
+    corpus = data.prepared(data.open_corpus(folders["voicebank"], splits=["test"]))
+    examples = Pairs(corpus)
+    same_twice(examples)
+    item = examples.example(0, np.random.default_rng(0))
+    noisy, clean = data.pairs(corpus)[0]
+    np.testing.assert_array_equal(item["audio"][0], corpus.load(noisy))
+    np.testing.assert_array_equal(item["clean"][0], corpus.load(clean))
+    for length in (5000, 20_000):
+        item = Pairs(corpus, length).example(0, np.random.default_rng(0))
+        assert item["audio"].shape == item["clean"].shape == (1, length)
+        assert item["samples"] == min(length, 16_000)
+    with pytest.raises(ValueError, match="no pairs"):
+        Pairs(corpus.where(kind="clean"))
+
+
+def test_keywords_come_last_after_other_sound(words: tuple[Corpus, Corpus]) -> None:
+    examples = Keywords(words[0], ["yes", "no"], words[1], background=0.25)
+    same_twice(examples)
+    assert examples.classes == ("yes", "no", "background")
+    assert examples.size() == 25
+    labels = [int(examples.example(k, np.random.default_rng(k))["label"]) for k in range(25)]
+    assert [labels.count(k) for k in range(3)] == [10, 10, 5]
+    item = examples.example(0, np.random.default_rng(0))
+    assert item["audio"].shape == (1, 32_000)
+    assert item["start"] == 16_000
+
+
+def test_a_word_without_variation_is_the_recording(words: tuple[Corpus, Corpus]) -> None:
+    examples = Keywords(words[0], variation=NONE)
+    assert examples.classes == ("bed", "left", "no", "yes")
+    clip = examples.words[3]
+    item = examples.example(3, np.random.default_rng(0))
+    np.testing.assert_array_equal(item["audio"][0], fit(words[0].load(clip), 16_000))
+    assert examples.classes[int(item["label"])] == clip.labels["word"]
+
+
+def test_history_differs_and_the_word_stays(words: tuple[Corpus, Corpus]) -> None:
+    quiet = Variation(speed=0, gain_db=0, shift=0, noisy=0, before=0.5)
+    examples = Keywords(words[0], noise=words[1], variation=quiet)
+    items = [examples.example(0, np.random.default_rng(k))["audio"][0] for k in range(12)]
+    assert len({item[:8000].tobytes() for item in items}) > 6
+    assert len({item[8000:].tobytes() for item in items}) == 1
+
+
+def test_keywords_need_words(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="no clips with a word"):
+        Keywords(data.open_corpus(folders["mls"]))
+
+
+def test_rows_of_utterances_have_their_texts(folders: dict[str, Path]) -> None:
+    corpora = [data.prepared(data.open_corpus(folders[name], splits=["train"])) for name in ("librispeech", "mls")]
+    length = max(clip.frames for corpus in corpora for clip in corpus) * 2
+    examples = Utterances(
+        [(corpora[0], 1.0), (corpora[1], 0.5)], length, encode=lambda text: {"n": np.array(len(text))}
+    )
+    same_twice(examples)
+    said = [word for index in range(len(examples.rows)) for word in examples.text(index).split()]
+    wanted = [word for corpus in corpora for clip in corpus for word in clip.labels["transcript"].split()]
+    assert sorted(said) == sorted(wanted)
+    item = examples.example(0, np.random.default_rng(0))
+    assert item["audio"].shape == (1, length)
+    assert item["n"] == len(examples.text(0))
+    assert not item["audio"][0, int(item["samples"]) :].any()
+    alone = Utterances(corpora[0], length=None)
+    np.testing.assert_array_equal(alone.example(2, np.random.default_rng(0))["audio"][0], corpora[0].load(2))
+    with pytest.raises(ValueError, match="no utterances; 9 are longer"):
+        Utterances(corpora[0], length=100)
+
+
+def texts(*lines: str) -> Corpus:
+    return Corpus("t", tuple(Clip(Path(f"{k}.wav"), str(k), labels={"transcript": t}) for k, t in enumerate(lines)))
+
+
+def test_texts_like_held_out_ones_are_removed() -> None:
+    held = texts("the quick brown fox jumps over the lazy dog", "yes")
+    train = texts(
+        "The quick, brown fox jumps over the lazy dog!",
+        "we saw the quick brown fox jumps over it",
+        "a quick brown fox jumped over a lazy dog",
+        "Yes.",
+        "yes of course",
+        "",
+    )
+    kept, leaks = data.without_leaks(train, held)
+    assert [clip.id for clip in kept] == ["2", "4", "5"]
+    assert [(leak.clip.id, leak.held_out.id) for leak in leaks] == [("0", "0"), ("1", "0"), ("3", "1")]
+    assert leaks[0].similarity == 1
+    assert leaks[1].similarity == pytest.approx(3 / 6)
+    assert len(data.without_leaks(train, held, limit=0.6)[1]) == 2
+
+
+def test_synthetic_noise_has_the_spectrum_it_should() -> None:
+    rng = np.random.default_rng(0)
+    hertz = np.fft.rfftfreq(65_536, 1 / 16_000)
+    for slope in (0.0, 0.5, 1.0):
+        x = denoising.coloured(rng, 65_536, slope)
+        assert audio.dbfs(x) == pytest.approx(0, abs=1e-3)
+        power = np.square(np.abs(np.fft.rfft(x)))
+        low, high = (power[(hertz > f) & (hertz < 1.3 * f)].mean() for f in (500, 4000))
+        assert 10 * np.log10(low / high) == pytest.approx(20 * slope * np.log10(8), abs=1.5)
+    x = denoising.hum(rng, 65_536, mains=50)
+    strongest = hertz[np.argsort(np.abs(np.fft.rfft(x)))[-3:]]
+    assert all(abs(f / 50 - round(f / 50)) < 0.05 * max(1, f / 50) for f in strongest)
+
+
+def test_noises_are_put_together_at_their_levels() -> None:
+    rng = np.random.default_rng(0)
+    one, two = (rng.normal(0, s, 50_000).astype(np.float32) for s in (0.3, 0.001))
+    both = denoising.combine(one, (two, -10.0))
+    share = both @ two / (two @ two) * two
+    assert audio.dbfs(share) - audio.dbfs(both - share) == pytest.approx(-10, abs=0.2)
+    assert audio.dbfs(denoising.babble([one, two, one * 0])) == pytest.approx(0, abs=1e-3)
+    quiet = np.concatenate([one * 0, one * 0, one])
+    assert denoising.active_dbfs(quiet) > audio.dbfs(quiet) + 2
+    noisy, clean = denoising.limited(one * 9, one)
+    assert np.abs(noisy).max() == pytest.approx(0.99)
+    assert noisy[5] / clean[5] == pytest.approx(9, rel=1e-4)
+
+
+@pytest.mark.parametrize("frames", [10, 999, 1000, 5000])
+def test_a_short_noise_is_repeated_without_a_click(frames: int) -> None:
+    x = np.sin(2 * np.pi * 3 * np.arange(1000) / 1000).astype(np.float32)
+    y = denoising.looped(np.random.default_rng(0), x, frames)
+    assert len(y) == frames
+    assert np.abs(np.diff(y)).max() < 0.05
+    assert denoising.looped(np.random.default_rng(0), x[:0], 7).tolist() == [0] * 7
