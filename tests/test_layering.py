@@ -32,7 +32,7 @@ ALLOWED = {
     "export": TENSORS | {"contract", "ssm", "nn", "models", "runtime"},
 }
 TENSOR_CODE = {"contract/execute.py", "contract/calibrate.py"}  # the two files of the planner that touch tensors
-TORCH_FREE = {"contract", "audio", "decode", "runtime"}
+TORCH_FREE = {"contract", "audio", "data", "decode", "runtime"}
 HEAVY = {"torch", "numpy", "soundfile", "soxr", "onnxruntime", "safetensors", "matplotlib"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
