@@ -51,6 +51,18 @@ def test_a_response_in_blocks_equals_that_of_the_whole(frames: int) -> None:
     np.testing.assert_allclose(audio.filtered(x, response), whole[4096 : 4096 + frames], atol=1e-6)
 
 
+@pytest.mark.parametrize("low", [300, 1000, 5000])
+def test_an_edge_of_twenty_hertz_is_exact_to_seventy_decibels(low: float) -> None:
+    def response(hertz: np.ndarray) -> np.ndarray:
+        return 0.5 + 0.5 * np.cos(np.pi * np.clip(np.minimum(hertz - low, low + 200 - hertz) / 20, 0, 1))
+
+    x = noise(40_000)
+    padded = np.pad(x, 8192)
+    whole = np.fft.irfft(np.fft.rfft(padded) * response(np.fft.rfftfreq(len(padded), 1 / 16_000)), len(padded))
+    error = audio.filtered(x, response) - whole[8192:-8192]
+    assert audio.dbfs(error) < audio.dbfs(x) - 70
+
+
 def test_time_masks_silence_a_stretch_and_nothing_else() -> None:
     x = np.ones(20_000, np.float32)
     rng = np.random.default_rng(0)

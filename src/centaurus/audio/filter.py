@@ -18,7 +18,7 @@ def filtered(x: Samples, response: Response, rate: int = 16_000) -> Samples:
     """The signal with every frequency multiplied by ``response(hertz)``, without delay.
 
     Each block is transformed with a guard of 64 ms (at 16 kHz) on both sides, the memory that a response may have:
-    one with edges of 40 Hz or more is exact to −60 dB. A few blocks at a time share the transform's tables.
+    one with edges of 20 Hz or more is exact to −70 dB. A few blocks at a time share the transform's tables.
     """
     if not len(x):
         return x.copy()
