@@ -59,7 +59,7 @@ def count(
 
 
 def verify(name: File, json: output.Json = False) -> None:
-    """Measure the laws that a network or an ONNX file must keep (pieces equal the whole); exit with 1 where one fails."""
+    """Measure the laws a network or an ONNX file must keep (pieces equal the whole); exit with 1 where one fails."""
     report = _verify_file(name) if name.endswith(".onnx") or _only_exported(name) else _verify_network(name)
     if json:
         output.show_json(report.json())

@@ -3,7 +3,7 @@
 ``serial``  chunk after chunk: [signal, state] times one table gives [result, state], a product for every shared index
 ``rows``    the same where signal and state have a row for every shared index: an element-wise product and a sum
 ``chunks``  all chunks side by side, and one small matrix for every mode that links their states
-``crossed`` the same for layers whose states stand between every input and every output channel
+``crossed`` the same for many states or states between every input and output channel: linked element by element
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def lower_ssm(g: Graph, layer: SSM, u: Signal, name: str) -> Signal:
 
 def choose(local: Local, frames: int) -> Choice:
     """The cheapest way through a piece of this many frames."""
-    return min((c for q in divisors(frames) for c in _ways(local, frames, q)), key=lambda c: c.seconds)
+    return min((c for q in divisors(frames) for c in ways(local, frames, q)), key=lambda c: c.seconds)
 
 
 def divisors(n: int) -> list[int]:
@@ -57,7 +57,8 @@ def divisors(n: int) -> list[int]:
     return [q for q in range(1, n + 1) if n % q == 0]
 
 
-def _ways(local: Local, frames: int, q: int) -> list[Choice]:
+def ways(local: Local, frames: int, q: int) -> list[Choice]:
+    """Every way through a piece in chunks of q frames, with its estimated cost."""
     shared, summed, new, rest = (local.count(x) for x in local.roles)
     chunks = frames // q
     inside, drive, read = shared * q * q * summed * new, 2 * shared * q * summed * rest, 2 * shared * q * new * rest
@@ -70,8 +71,9 @@ def _ways(local: Local, frames: int, q: int) -> list[Choice]:
         found.append(_choice(_chunks, q, 15, (2 + rest) * shared, chunks * both + links, 0, both + links))
     if local.crossed:
         both = inside + drive // summed + read // new
-        moved = 2 * chunks * shared * rest * 8  # numbers of states, which are transposed at a high price
-        found.append(_choice(_crossed, q, 12 + 8 * chunks, 3 * shared * summed, chunks * both, moved, both))
+        moved = 0 if summed == new == 1 else 16 * chunks * shared * rest  # a transposition has a high price
+        products = shared * (1 + summed + new)
+        found.append(_choice(_crossed, q, 12 + 8 * chunks, products, chunks * both, moved, both))
     return found
 
 
@@ -148,9 +150,10 @@ def _crossed(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> 
     state = g.state(name, shared * summed, 1, 2 * new * others)
     starts, new_state = _recur(g, state, z, chunks, tables.decay_crossed())
     g.keep(state, new_state)
-    s = g.reshape(starts, shared, summed, chunks, 2, new, others)
-    s = g.reshape(g.transpose(s, 0, 1, 5, 3, 2, 4, 6), shared * new, chunks, summed * 2 * others)
-    late = g.matmul(s, g.constant(tables.read_crossed()))
+    if summed * new > 1:
+        starts = g.transpose(g.reshape(starts, shared, summed, chunks, 2, new, others), 0, 1, 5, 3, 2, 4, 6)
+        starts = g.reshape(starts, shared * new, chunks, summed * 2 * others)
+    late = g.matmul(starts, g.constant(tables.read_crossed()))
     return g.add(y, g.transpose(late, 0, 2, 3, 1))
 
 

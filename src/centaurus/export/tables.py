@@ -57,9 +57,9 @@ class Local:
 
     @property
     def crossed(self) -> bool:
-        """Whether every summed and every new index is one of the modes', so that states need not be dense in both."""
+        """Whether every summed and every new index is one of the modes': then a state has one of each."""
         _, summed, new, rest = self.roles
-        return bool(summed and new) and set(summed + new) <= set(rest)
+        return set(summed + new) <= set(rest)
 
     def before(self) -> Array | None:
         """The projection (in_channels, shared · summed), or none where it is the identity."""

@@ -1,0 +1,38 @@
+"""Run the nodes of one layer in onnxruntime, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from centaurus.export.graph import Graph, Signal, after
+
+Lowered = Callable[[Graph, Signal], Signal]
+
+
+def run_pieces(lowered: Lowered, u: NDArray[np.float64], frames: int) -> NDArray[np.float64]:
+    """A signal (batch, channels, time) through nodes made for pieces of so many frames, from zero states."""
+    batch, channels, length = u.shape
+    g = Graph()
+    given = g.transpose(g.reshape("audio", channels, frames, 1), 0, 3, 2, 1)
+    y = lowered(g, Signal(given, frames, channels))
+    output = g.transpose(g.reshape(y.name, y.frames, y.channels), 0, 2, 1)
+    model = g.model("audio", frames * channels, output, [y.channels, y.frames], {})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    states = {s.name: np.zeros((batch, *s.shape), np.float32) for s in g.states}
+    names = [state.name for state in g.states]
+    found = []
+    for start in range(0, length, frames):
+        piece = u[..., start : start + frames].reshape(batch, 1, -1).astype(np.float32)
+        got, *new = session.run(["output", *map(after, names)], {"audio": piece} | states)
+        found.append(got)
+        states = dict(zip(names, new, strict=True))
+    return np.concatenate(found, -1)
+
+
+def error(given: NDArray[np.float64], wanted: NDArray[np.float64]) -> float:
+    assert given.shape == wanted.shape
+    return float(np.abs(given - wanted).max() / np.abs(wanted).max())

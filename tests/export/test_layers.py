@@ -1,0 +1,94 @@
+"""Every layer that is not an SSM, as nodes, against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from centaurus.export.layers import lower
+from centaurus.layer import Layer
+from centaurus.nn import (
+    AvgPool,
+    Block,
+    CausalConv,
+    DCBlock,
+    Down,
+    Dropout1d,
+    Gated,
+    Hourglass,
+    LayerNorm,
+    Leveled,
+    Pointwise,
+    Residual,
+    RunningMean,
+    Serial,
+    SiLU,
+    Up,
+    WindowedMean,
+    conv_module,
+    feed_forward,
+    with_conv,
+)
+from centaurus.nn.blocks import Activation
+from centaurus.ssm import S6, SSM
+from tests.export.graphs import error, run_pieces
+
+LAYERS: dict[str, tuple[Layer, int]] = {
+    "pointwise": (Pointwise(3, 4), 3),
+    "without bias": (Pointwise(3, 4, bias=False), 3),
+    "down": (Down(2, 5, 4, bias=True), 2),
+    "up": (Up(3, 2, 3), 3),
+    "pool": (AvgPool(4), 3),
+    "no pool": (AvgPool(1), 3),
+    "silu": (SiLU(), 2),
+    "dropout": (Dropout1d(0.5), 2),
+    "norm": (LayerNorm(12, activate=True), 12),
+    "narrow norm": (LayerNorm(2), 2),
+    "norm of one": (LayerNorm(1), 1),
+    "conv": (CausalConv(3, 4), 3),
+    "conv of one": (CausalConv(3, 1, bias=False), 3),
+    "running mean": (RunningMean(3), 3),
+    "windowed mean": (WindowedMean(3, 5), 3),
+    "long window": (WindowedMean(3, 700), 3),
+    "window of one": (WindowedMean(3, 1), 3),
+    "dc block": (DCBlock(), 1),
+    "dc blocks": (DCBlock(3), 3),
+    "leveled": (Leveled(Serial([Down(2, 4, 12), CausalConv(4), Up(4, 2, 12)]), 5.0), 2),
+    "residual": (Residual(CausalConv(4), Pointwise(4, 4)), 4),
+    "hourglass": (Hourglass(CausalConv(2), Down(2, 4, 2), CausalConv(4), Up(4, 2, 2), SiLU()), 2),
+    "block": (Block(SSM("full", 2, 4), 4, Pointwise(2, 4), resample=AvgPool(2)), 2),
+    "block without skip": (Block(SSM("full", 2, 4), 4), 2),
+    "silent block": (Block(SSM("full", 2, 2), 2, Serial(), activation=Activation.NONE), 2),
+    "early block": (Block(SSM("full", 2, 2), 2, Serial(), activation=Activation.BEFORE_SKIP), 2),
+    "with conv": (with_conv(SSM("pointwise", 3, 3, states=4), 3), 3),
+    "feed forward": (feed_forward(3), 3),
+    "conv module": (conv_module(3), 3),
+    "gated": (Gated(3, 4, SSM("pointwise", 4, 4, states=4)), 3),
+}
+TOLERANCE = 1e-5  # single precision against double, of the largest value
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("frames", [24, 288])
+@torch.no_grad()
+def test_a_layer_as_nodes_is_the_layer(name: str, frames: int) -> None:
+    made, channels = LAYERS[name]
+    torch.manual_seed(5)
+    for parameter in made.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that do something
+    net = made.double().eval()
+    u = torch.randn(2, channels, 3 * frames, dtype=torch.float64)
+    found = run_pieces(lambda g, s: lower(net, g, s, "layer"), u.numpy(), frames)
+    assert error(found, net(u).numpy()) < TOLERANCE
+
+
+def test_what_cannot_be_exported_says_so() -> None:
+    with pytest.raises(ValueError, match="S6.*cannot be exported"):
+        run_pieces(lambda g, s: lower(S6(2), g, s, "mine"), torch.zeros(1, 2, 4).numpy(), 4)
+
+    class Other(SiLU.__mro__[1]):  # type: ignore[misc]
+        def _run(self, u, state, keep):  # type: ignore[no-untyped-def]
+            return u, ()
+
+    with pytest.raises(TypeError, match="mine is a Other, which cannot be exported"):
+        run_pieces(lambda g, s: lower(Other(), g, s, "mine"), torch.zeros(1, 2, 4).numpy(), 4)
