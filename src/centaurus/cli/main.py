@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from centaurus.cli import bench, demo, denoise, export, faults, networks, output, planning, spot, train, transcribe
+from centaurus.cli import (
+    bench,
+    demo,
+    denoise,
+    evaluate,
+    export,
+    faults,
+    networks,
+    output,
+    planning,
+    spot,
+    train,
+    transcribe,
+)
 
 app = typer.Typer(
     help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
@@ -18,6 +31,7 @@ app.command()(denoise.denoise)
 app.command()(spot.spot)
 app.command()(transcribe.transcribe)
 app.command()(train.train)
+app.command("eval")(evaluate.evaluate)
 app.command()(networks.models)
 app.command()(networks.count)
 app.command()(networks.verify)

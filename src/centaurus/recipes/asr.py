@@ -22,13 +22,12 @@ from centaurus.training.tokens import Tokens, characters, read_tokens
 
 SMALL = RecognizerTable(
     backbone=(
-        Row("full", 10, 24, 16),
-        Row("bottleneck", 4, 48, 64, 4),
-        Row("bottleneck", 2, 64, 96, 4),
-        Row("pointwise", 2, 96, 192),
-        Row("pointwise", 2, 160, 256, times=2),
+        Row("full", 20, 32, 16),
+        Row("pointwise", 4, 64, 96),
+        Row("pointwise", 2, 96, 128),
+        Row("pointwise", 2, 128, 192, times=2),
     ),
-    head=(Row("pointwise", 2, 160, 256, times=2),),
+    head=(Row("pointwise", 2, 128, 192, times=2),),
 )
 TABLES = {"small": SMALL, **RECOGNIZERS}
 

@@ -17,19 +17,17 @@ from centaurus.training.objective import Clean
 
 SMALL = DenoiserTable(
     encoder=(
-        Row("full", 8, 16, 8),
-        Row("bottleneck", 4, 48, 48, 4),
-        Row("bottleneck", 2, 64, 64, 4),
-        Row("pointwise", 2, 96, 128),
+        Row("full", 16, 32, 8),
+        Row("pointwise", 4, 64, 64),
+        Row("pointwise", 2, 96, 96),
         Row("pointwise", 2, 128, 128),
     ),
     middle=(),
     decoder=(
         Row("pointwise", 2, 96, 128),
-        Row("pointwise", 2, 64, 128),
-        Row("bottleneck", 2, 48, 64, 4),
-        Row("bottleneck", 4, 16, 48, 4),
-        Row("full", 8, 1, 8),
+        Row("pointwise", 2, 64, 96),
+        Row("pointwise", 4, 32, 64),
+        Row("full", 16, 1, 8),
     ),
     output=(Row("full", 1, 1, 8),),
 )

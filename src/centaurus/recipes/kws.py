@@ -18,13 +18,7 @@ from centaurus.training.fit import Data
 from centaurus.training.objective import Classify
 
 SMALL = ClassifierTable(
-    (
-        Row("full", 8, 4, 4),
-        Row("full", 4, 24, 4),
-        Row("pointwise", 2, 48, 64),
-        Row("pointwise", 2, 64, 128),
-        Row("pointwise", 2, 96, 128),
-    )
+    (Row("full", 16, 4, 8), Row("full", 4, 24, 4), Row("pointwise", 2, 64, 64), Row("pointwise", 2, 96, 96))
 )
 TABLES = {"small": SMALL, **CLASSIFIERS}
 

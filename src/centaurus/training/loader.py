@@ -93,10 +93,14 @@ def batches(corpus: Corpus, seed: int, order: Order, workers: int, pin: bool = F
     return _loader(Keyed(corpus, seed), order, workers, pin)
 
 
+def spread(count: int, limit: int) -> list[int]:
+    """All indices, or ``limit`` of them at equal distances."""
+    return [k * count // limit for k in range(limit)] if 0 < limit < count else list(range(count))
+
+
 def validation(corpus: Corpus, batch: int, limit: int, rank: int, ranks: int, workers: int) -> DataLoader[Item]:
     """This process's share of the validation examples, once, the same every time."""
-    chosen = range(corpus.size())[: limit or None]
-    keys = [(0, index) for index in chosen[rank::ranks]]
+    keys = [(0, index) for index in spread(corpus.size(), limit)[rank::ranks]]
     groups = [keys[k : k + batch] for k in range(0, len(keys), batch)]
     return _loader(Keyed(corpus, 0), groups, min(workers, len(groups)), False)
 

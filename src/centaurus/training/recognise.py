@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from centaurus.audio import char_errors, word_errors
-from centaurus.decode import Vocabulary, greedy, join
+from centaurus.decode import Vocabulary
 from centaurus.models.network import Network
 from centaurus.models.recognizer import Recognizer
 from centaurus.training import losses
 from centaurus.training.objective import Batch, Objective, Sums
 from centaurus.training.teacher import Wav2Vec2
-from centaurus.training.tokens import normalise
+from centaurus.training.tokens import normalise, transcript
 from centaurus.training.weights import read_weights
 
 LOSSES = ("tokens", "characters", "distillation")
@@ -75,11 +75,6 @@ class Recognise(Objective):
             "wer": (words.edits, words.total),
             "loss": (loss * len(said), len(said)),
         }
-
-
-def transcript(logits: np.ndarray[Any, Any], vocabulary: Vocabulary, seconds: float) -> str:
-    """The words of token logits (tokens, frames), as transcripts are compared; an apostrophe joins its neighbours."""
-    return normalise(join(greedy(logits, vocabulary, seconds))).replace(" ' ", "'")
 
 
 def text_bytes(text: str) -> np.ndarray[Any, Any]:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from centaurus.decode import Vocabulary, greedy, join
+
 BLANK = "<blank>"
 UNKNOWN = "[UNK]"
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -20,6 +24,11 @@ def normalise(text: str) -> str:
     """Lower case, letters, digits and apostrophes only, single spaces: what transcripts and results are compared as."""
     plain = unicodedata.normalize("NFKC", text).lower().replace("’", "'")
     return " ".join("".join(c if c.isalnum() or c == "'" else " " for c in plain).split())
+
+
+def transcript(logits: np.ndarray[Any, Any], vocabulary: Vocabulary, seconds: float) -> str:
+    """The words of token logits (tokens, frames), as transcripts are compared; an apostrophe joins its neighbours."""
+    return normalise(join(greedy(logits, vocabulary, seconds))).replace(" ' ", "'")
 
 
 @dataclass(frozen=True)

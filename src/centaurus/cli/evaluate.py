@@ -1,0 +1,96 @@
+"""``centaurus eval``: how well a model does on a folder of recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from centaurus.cli import output
+
+if TYPE_CHECKING:
+    from centaurus.training.evaluate import Engine, Report
+
+PIECE = 1 << 14  # lengths are rounded up to this many samples: few plans, and what comes later changes nothing before
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A model file (.safetensors or .onnx) or a shipped model's name.")],
+    data: Annotated[Path, typer.Option(help="A folder of recordings, in any layout that is known.")],
+    split: Annotated[str | None, typer.Option(help="train, val or test; by default test, or val without one.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="So many clips, spread over all; 0 for all.")] = 0,
+    noise: Annotated[Path | None, typer.Option(help="Noise to mix speech with, for a denoiser.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for tables and a plot.")] = None,
+    json: output.Json = False,
+) -> None:
+    """Measure a model: accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates."""
+    from centaurus.training.evaluate import evaluate as measure
+    from centaurus.training.report import write
+
+    report = measure(engine(model), data, split, limit, noise)
+    written = write(report, out) if out is not None else []
+    if json:
+        output.show_json(report.json())
+        return
+    _show(report)
+    for path in written:
+        output.show(path)
+
+
+def engine(model: str) -> Engine:
+    """The model to measure, in torch or in onnxruntime."""
+    if model.endswith(".onnx"):
+        return _session(model)
+    return _network(model)
+
+
+def _session(model: str) -> Engine:
+    import numpy as np
+
+    from centaurus.runtime import Session
+    from centaurus.training.evaluate import Engine
+
+    session = Session(model)
+    known = session.settings
+
+    def run(x: Any) -> Any:
+        pieces = [session.process(x), session.flush()]
+        return np.concatenate(pieces, axis=-1)
+
+    return Engine(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run)
+
+
+def _network(model: str) -> Engine:
+    import torch
+
+    from centaurus.models import load
+    from centaurus.training.evaluate import Engine
+
+    net = load(model)
+    known = net.settings
+
+    @torch.inference_mode()
+    def run(x: Any) -> Any:
+        audio = torch.nn.functional.pad(torch.from_numpy(x), (0, -len(x) % PIECE))
+        return net(audio[None, None])[0, :, : net.frames(len(x))].numpy()
+
+    meaning = {"classifier": "classes", "recognizer": "tokens"}.get(net.task)
+    if meaning is not None and not known.get(meaning):
+        raise ValueError(f"{model} does not say what its {meaning} are: its outputs cannot be read")
+    rate, classes, tokens = int(known["sample_rate"]), known.get("classes", ()), known.get("tokens", ())
+    return Engine(net.task, rate, net.ratio, classes, tokens, run)
+
+
+def _show(report: Report) -> None:
+    output.show_table(["figure", ""], [[name, _number(value)] for name, value in report.figures.items()])
+    if report.groups:
+        names = list(dict.fromkeys(name for group in report.groups for name in group))
+        output.show_table(names, [[_number(group.get(name)) for name in names] for group in report.groups])
+    output.show(f"{len(report.rows)} clips")
+    for name, why in list(report.missing.items())[:10]:
+        output.show(f"not measured: {name}: {why}")
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
