@@ -22,7 +22,7 @@ def tune(layer: SSM, rate: float, low: float, high: float, sharpness: float = 3.
         raise ValueError(f"the band should lie between 0 and {rate / 2:g} Hz, got {low:g} to {high:g}")
     count = layer.A_imag.numel()
     ends = [math.log1p(f / CORNER) for f in (low, high)]
-    hertz = CORNER * torch.expm1(torch.linspace(*ends, count))
+    hertz = CORNER * torch.expm1(torch.linspace(ends[0], ends[1], count))
     hertz = hertz[torch.randperm(count)].reshape(layer.A_imag.shape)
     layer.log_dt.fill_(math.log(STEP))
     layer.A_imag.copy_(2 * math.pi * hertz / (rate * STEP))
