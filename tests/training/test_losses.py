@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centaurus.training import losses
+from centaurus.training.relative import ENOUGH, MAGNITUDE, RELATIVE_LOSSES, SIZES, compressed, residual, to_unit
 from centaurus.training.weights import Weight, read_weights
 
 RATE = 16_000
@@ -107,3 +108,35 @@ def test_weights_are_read_and_move() -> None:
 def test_weights_that_make_no_sense_are_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_weights(text, losses.WAVE_LOSSES)
+
+
+@pytest.mark.parametrize("name", sorted(RELATIVE_LOSSES))
+def test_relative_losses_are_the_same_at_any_level(name: str) -> None:
+    noisy, clean, estimate = noise(2, 1, 4096), noise(2, 1, 4096, seed=1), noise(2, 1, 4096, seed=2)
+    found = [float(RELATIVE_LOSSES[name](*to_unit(g * noisy, g * estimate, g * clean))) for g in (1.0, 0.02)]
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=2e-3)
+    better = float(RELATIVE_LOSSES[name](*to_unit(noisy, clean + 0.1 * noisy, clean)))
+    assert better < found[0]
+    assert math.isfinite(float(RELATIVE_LOSSES[name](*to_unit(0 * noisy, 0 * noisy, 0 * noisy))))
+
+
+def test_the_residual_counts_tens_of_decibels() -> None:
+    noisy = noise(3, 1, 1000)
+    estimate, clean = to_unit(noisy, math.sqrt(0.1) * noisy, 0 * noisy)
+    assert float(residual(estimate, clean)) == pytest.approx(math.log10(0.1 + ENOUGH), abs=1e-3)
+
+
+def test_compressed_spectra_hear_magnitude_and_phase() -> None:
+    x = noise(1, 1, 8192)
+    assert float(compressed(x, x)) == 0
+    assert float(compressed(-x, x)) > 0.1
+    assert float(compressed(-x, x)) == pytest.approx(4 * (1 - MAGNITUDE) * _mean_power(x), rel=0.02)
+
+
+def _mean_power(x: torch.Tensor) -> float:
+    """The mean square of compressed magnitudes: what turning every phase around is measured by."""
+    found = []
+    for size in SIZES:
+        spectrum = torch.stft(x[0], size, size // 2, window=torch.hann_window(size), return_complex=True)
+        found.append(float(spectrum.abs().pow(0.6).mean()))
+    return sum(found) / len(found)

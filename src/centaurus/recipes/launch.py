@@ -10,6 +10,7 @@ import torch
 from accelerate import PartialState
 
 from centaurus.models import load
+from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
 from centaurus.training.card import card
 from centaurus.training.config import Training, from_data, nearest, to_data
@@ -42,10 +43,21 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
         ready = RECIPES[name].prepare(settings, data)
     if state.is_main_process:
         run.write_json("data.json", {"notes": ready.notes, "left_out": ready.faults})
+    go_on_from(settings.start, ready.objective.net)
     standing = fit(ready.objective, ready.data, settings, run, watcher)
     if state.is_main_process:
         run.write_text("card.md", card(run, load(run.folder / "best.safetensors")))
     return standing
+
+
+def go_on_from(start: str, net: Network) -> None:
+    """Take the weights of a trained model of the same table."""
+    if not start:
+        return
+    given = load(start)
+    if given.table != net.table:
+        raise ValueError(f"the run cannot start from {start}: it is of another table ({given.table}) than {net.table}")
+    net.load_state_dict(given.state_dict())
 
 
 def described(run: Run) -> tuple[str, Training, Path]:

@@ -18,7 +18,8 @@ class Training:
     """What every recipe has. Of ``epochs``, ``steps`` and ``minutes`` one is given and the others are 0.
 
     ``batch`` is rows for one optimiser step over all processes, taken in ``accumulate`` parts. ``validations`` are
-    spread evenly over the run; a checkpoint is written at each, and every ``save_minutes`` between them.
+    spread evenly over the run; a checkpoint is written at each, and every ``save_minutes`` between them. ``start`` is
+    a trained model of the same table, by file or shipped name, whose weights are gone on from.
     """
 
     epochs: float = 0.0
@@ -34,6 +35,7 @@ class Training:
     precision: str = "auto"
     compile: bool = False
     seed: int = 0
+    start: str = ""
     workers: int = 2
     validations: int = 20
     validation_items: int = 0

@@ -14,6 +14,7 @@ from centaurus.models.classifier import Classifier
 from centaurus.models.denoiser import Denoiser
 from centaurus.models.network import Network
 from centaurus.training import losses
+from centaurus.training.relative import RELATIVE_LOSSES, to_unit
 from centaurus.training.weights import Weight, read_weights
 
 Batch = dict[str, Tensor]
@@ -99,13 +100,16 @@ class Clean(Objective):
     monitor = "si_sdr"
 
     def __init__(self, net: Denoiser, weights: str = "smooth_l1:1, erb:0..1") -> None:
-        super().__init__(net, read_weights(weights, losses.WAVE_LOSSES))
+        super().__init__(net, read_weights(weights, (*losses.WAVE_LOSSES, *RELATIVE_LOSSES)))
 
     def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (self.net(batch["audio"]),)
 
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
-        return losses.WAVE_LOSSES[name](outputs[0].float(), batch["clean"], self.rate)
+        estimate, clean = outputs[0].float(), batch["clean"]
+        if name in RELATIVE_LOSSES:
+            return RELATIVE_LOSSES[name](*to_unit(batch["audio"], estimate, clean))
+        return losses.WAVE_LOSSES[name](estimate, clean, self.rate)
 
     def measure(self, net: Network, batch: Batch) -> Sums:
         clean, lengths = batch["clean"], batch["samples"].tolist()
