@@ -6,7 +6,7 @@ STAMP := $(VENV)/.setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 
-.PHONY: setup demo test lint bench soak
+.PHONY: setup demo test lint bench models soak
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -39,6 +39,11 @@ lint: setup
 bench: setup
 	$(BIN)/python bench/contraction.py
 	$(BIN)/python bench/networks.py
+	$(BIN)/python bench/realtime.py
+
+# The ONNX files that ship, from the safetensors beside them.
+models: setup
+	$(BIN)/python recipes/models.py
 
 # A day of audio through the keyword spotter and two hours through the denoiser: half an hour of work, or so.
 soak: setup

@@ -83,7 +83,7 @@ def test_a_layer_as_nodes_is_the_layer(name: str, frames: int) -> None:
 
 
 def test_what_cannot_be_exported_says_so() -> None:
-    with pytest.raises(ValueError, match="S6.*cannot be exported"):
+    with pytest.raises(ValueError, match=r"S6.*cannot be exported"):
         run_pieces(lambda g, s: lower(S6(2), g, s, "mine"), torch.zeros(1, 2, 4).numpy(), 4)
 
     class Other(SiLU.__mro__[1]):  # type: ignore[misc]

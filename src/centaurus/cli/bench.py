@@ -40,7 +40,7 @@ def bench(
             rows.append(time_session(path, 0, seconds, f"{cores} threads"))
         net = _network(model, path)
         if net is not None:
-            rows.append(_torch(net, path, seconds))
+            rows.append(time_torch(net, path, seconds))
         memory, size = weigh(path), path.stat().st_size
     algorithmic = 1e3 * settings.latency / settings.rate
     if json:
@@ -104,7 +104,7 @@ def _network(model: str, path: Path) -> Network | None:
     return network(model)
 
 
-def _torch(net: Network, path: Path, seconds: float) -> Timing:
+def time_torch(net: Network, path: Path, seconds: float) -> Timing:
     """The network step by step in torch on one thread, with its tables made once."""
     import torch
 

@@ -1,0 +1,30 @@
+"""Make the ONNX files that ship from the safetensors beside them: ``make models``.
+
+A model's card is the Markdown file of the same name, and travels in the file.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from centaurus.export.write import export_and_compare
+from centaurus.models import load, shipped
+
+MOST_BYTES = 5_000_000
+
+
+def main() -> None:
+    """Export every shipped model, each compared with torch before it replaces the one that is there."""
+    folder = Path(str(files("centaurus") / "pretrained"))
+    for name in shipped():
+        card = folder / f"{name}.md"
+        text = card.read_text() if card.is_file() else None
+        made = export_and_compare(load(name), folder / f"{name}.onnx", name=name, card=text)
+        size = made.path.stat().st_size
+        assert size < MOST_BYTES, f"{made.path} has {size} bytes, {MOST_BYTES} may ship"
+        print(f"{made.path.name}: {size / 1e6:.2f} MB, off by {made.difference:.0e} of the largest value")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The models that ship: every ONNX file is the network of the safetensors beside it, and small."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from centaurus.export.write import TOLERANCE, difference
+from centaurus.models import load, shipped
+from centaurus.runtime import Session
+from centaurus.runtime.files import find_model, shipped_models
+
+FOLDER = Path(str(files("centaurus") / "pretrained"))
+
+
+def test_every_model_ships_in_both_forms() -> None:
+    assert set(shipped()) == set(shipped_models()), "run make models"
+
+
+def test_shipped_files_are_the_shipped_networks() -> None:
+    for name in shipped():
+        net, path = load(name), find_model(name)
+        settings = Session(path).settings
+        assert difference(net, path) < TOLERANCE / 10, name
+        assert path.stat().st_size < 5_000_000, name
+        assert (settings.name, settings.task, settings.hop) == (name, net.task, net.hop)
+        assert settings.card == (FOLDER / f"{name}.md").read_text(), f"{name}: run make models after changing its card"

@@ -1,0 +1,172 @@
+"""Files that a session refuses: foreign, damaged, hostile, or not what they say they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from centaurus.runtime import Session, SessionError
+from centaurus.runtime.files import find_model, shipped_models
+from tests.runtime.models import exported
+
+Model = onnx.ModelProto
+
+
+def words(model: Model) -> dict[str, Any]:
+    return json.loads(model.metadata_props[0].value)
+
+
+def saying(**changes: Any) -> Callable[[Model], None]:
+    def change(model: Model) -> None:
+        model.metadata_props[0].value = json.dumps(words(model) | changes)
+
+    return change
+
+
+def text(value: str) -> Callable[[Model], None]:
+    def change(model: Model) -> None:
+        model.metadata_props[0].value = value
+
+    return change
+
+
+def external(model: Model) -> None:
+    x = model.graph.initializer[0]
+    x.data_location = TensorProto.EXTERNAL
+    x.ClearField("raw_data")
+    x.external_data.add(key="location", value="../../../etc/passwd")
+
+
+def loop(model: Model) -> None:
+    model.graph.node.append(helper.make_node("Loop", [], ["x"], body=model.graph))
+
+
+def foreign(model: Model) -> None:
+    model.graph.node.append(helper.make_node("Run", [], ["x"], domain="com.evil"))
+
+
+def huge(model: Model) -> None:
+    model.graph.node.append(helper.make_node("ConstantOfShape", ["s"], ["x"]))
+
+
+def attribute(model: Model) -> None:
+    model.graph.node[0].attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(2))))
+
+
+def sparse(model: Model) -> None:
+    model.graph.sparse_initializer.add()
+
+
+def function(model: Model) -> None:
+    model.functions.add(name="f", domain="")
+
+
+def integers(model: Model) -> None:
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+
+
+def fixed_batch(model: Model) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+
+
+def renamed(model: Model) -> None:
+    model.graph.input[0].name = "sound"
+
+
+def no_states(model: Model) -> None:
+    del model.graph.output[1:]
+
+
+def unconnected(model: Model) -> None:
+    model.graph.node[3].input[0] = "nothing"
+
+
+STATES = [{"name": "state.x", "shape": [1 << 20, 1 << 20]}]
+FAULTS: dict[str, tuple[Callable[[Model], None], str]] = {
+    "external data": (external, "will not be run: it takes constants from other files"),
+    "control flow": (loop, "graph as an attribute"),
+    "another domain": (foreign, r"operator 'com\.evil\.Run', which no file written by centaurus does"),
+    "an operator of its own": (huge, "operator 'ConstantOfShape'"),
+    "a tensor in a node": (attribute, "tensor as an attribute"),
+    "sparse": (sparse, "sparse constants"),
+    "functions": (function, "functions or training information"),
+    "no metadata": (lambda m: m.ClearField("metadata_props"), "not one written by centaurus"),
+    "no JSON": (text("{"), "settings are not JSON"),
+    "deep JSON": (text("[" * 100_000), "settings are not JSON"),
+    "a list": (text("[]"), r"should be an object, got \[\]"),
+    "another version": (saying(version=2), "format 2, this centaurus reads format 1"),
+    "no rate": (saying(rate=None), "rate should be a whole number from 1 to 1000000, got None"),
+    "rate of true": (saying(rate=True), "rate should be a whole number"),
+    "rate as text": (saying(rate="16000"), "got '16000'"),
+    "huge chunk": (saying(chunk=1 << 40), "chunk should be a whole number from 1 to"),
+    "another chunk": (saying(chunk=512), r"input 'audio' of shape .* should be 'audio' of shape"),
+    "crooked chunk": (saying(chunk=257), "chunk 257 should be a multiple of hop 256"),
+    "ratio": (saying(ratio=[1, 0]), "bottom should be a whole number"),
+    "fractional frames": (saying(ratio=[1, 257]), "should give whole frames"),
+    "task": (saying(task="translator"), "task should be one of denoiser, classifier, recognizer"),
+    "classes": (saying(classes=[1, 2]), "classes should be a list of words"),
+    "too many classes": (saying(classes=["a"] * 9), "9 classes for 1 features"),
+    "card": (saying(card=7), "card should be text"),
+    "huge states": (saying(states=STATES), "more than"),
+    "negative state": (saying(states=[{"name": "x", "shape": [-1]}]), "should be a few whole numbers"),
+    "nameless state": (saying(states=[{"shape": [1]}]), "a name and a shape"),
+    "twice": (saying(states=[{"name": "x", "shape": [1]}] * 2), "two states have one name"),
+    "no states": (saying(states=[]), "its settings say 1"),
+    "integers": (integers, "should be of single precision"),
+    "a fixed batch": (fixed_batch, "of shape"),
+    "renamed": (renamed, "should be 'audio'"),
+    "fewer outputs": (no_states, "has 1 outputs"),
+    "unconnected": (unconnected, "cannot be run"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_file_with_a_fault_is_refused(name: str, tmp_path: Path) -> None:
+    change, message = FAULTS[name]
+    model = onnx.load(exported("denoiser"))
+    change(model)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SessionError, match=message) as caught:
+        Session(path)
+    assert "model.onnx" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"RIFF....WAVE", b"\xff" * 64, b"\x3a\x05\x0a", b"{}"])
+def test_no_onnx_at_all(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(SessionError, match=r"not an ONNX file, or a damaged one"):
+        Session(path)
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    data = exported("denoiser").read_bytes()
+    path = tmp_path / "model.onnx"
+    for length in np.linspace(1, len(data) - 1, 40, dtype=int):
+        path.write_bytes(data[:length])
+        with pytest.raises(SessionError):
+            Session(path)
+
+
+def test_too_many_streams() -> None:
+    with pytest.raises(SessionError, match="state numbers"):
+        Session(exported("denoiser"), batch=1 << 30)
+
+
+def test_models_are_found_by_path_or_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_model(str(exported("denoiser"))) == exported("denoiser")
+    with pytest.raises(SessionError, match="no model file 'nowhere', and no shipped"):
+        find_model("nowhere")
+    with pytest.raises(SessionError, match="no model file"):
+        find_model(tmp_path)
+    for name in shipped_models():
+        assert find_model(name).is_file()
