@@ -14,6 +14,7 @@ BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
 BANDS = 40
 COMPRESSION = 0.3  # of magnitudes
+SILENT = 1e-9  # mean square of what is no speech: -90 dBFS
 FLOOR = 1e-8  # of powers, where a full-scale sine is about 1
 
 WaveLoss = Callable[[Tensor, Tensor, int], Tensor]
@@ -64,12 +65,17 @@ def _erb_rate(hertz: float) -> float:
 
 
 def negative_si_sdr(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
-    """Minus the scale-invariant signal-to-distortion ratio in units of 10 dB, so that it is of the others' size."""
+    """Minus the scale-invariant signal-to-distortion ratio in units of 10 dB, so that it is of the others' size.
+
+    The mean over rows that have speech: where there is none, no ratio has a meaning, and the other losses ask for silence.
+    """
     estimate, clean = estimate - estimate.mean(-1, keepdim=True), clean - clean.mean(-1, keepdim=True)
     energy = clean.square().sum(-1, keepdim=True) + FLOOR
     target = clean * (estimate * clean).sum(-1, keepdim=True) / energy
     wanted, rest = target.square().sum(-1), (estimate - target).square().sum(-1)
-    return -torch.log10((wanted + FLOOR) / (rest + FLOOR)).mean()
+    spoken = (energy[..., 0] > SILENT * clean.shape[-1]).to(wanted.dtype)
+    each = -torch.log10((wanted + FLOOR) / (rest + FLOOR))
+    return (each * spoken).sum() / spoken.sum().clamp_min(1)
 
 
 WAVE_LOSSES: dict[str, WaveLoss] = {"smooth_l1": smooth_l1, "erb": erb, "si_sdr": negative_si_sdr}
