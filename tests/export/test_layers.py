@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "narrow norm": (LayerNorm(2), 2),
     "norm of one": (LayerNorm(1), 1),
     "conv": (CausalConv(3, 4), 3),
+    "few frames": (Serial([AvgPool(6), CausalConv(3, 4)]), 3),
     "conv of one": (CausalConv(3, 1, bias=False), 3),
     "running mean": (RunningMean(3), 3),
     "windowed mean": (WindowedMean(3, 5), 3),

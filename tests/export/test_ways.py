@@ -61,7 +61,7 @@ def test_every_way_through_a_piece_is_the_layer(name: str) -> None:
 
 
 @torch.no_grad()
-def test_the_ways_are_four_and_each_is_chosen_somewhere() -> None:
+def test_each_way_is_chosen_somewhere() -> None:
     shapes = [
         (SSM("full", 1, 1, states=16), 256),
         (SSM("full", 1, 2, states=4), 2048),
@@ -70,7 +70,7 @@ def test_the_ways_are_four_and_each_is_chosen_somewhere() -> None:
         (SSM("separable", 16, 16, states=64), 64),
     ]
     chosen = {choose(Local(made), frames).run.__name__ for made, frames in shapes}
-    assert chosen == {"_serial", "_chunks", "_crossed", "_rows"}
+    assert chosen == {"_serial", "_chunks", "_linked", "_crossed", "_rows"}
 
 
 @pytest.mark.parametrize("frames", [1, 2, 7, 60, 97])

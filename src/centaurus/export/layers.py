@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import reduce, singledispatch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
 from centaurus.ssm import S6, SSM
 
 NARROW, MANY = 8, 256  # up to so many channels and from so many frames on, the norm operator is the slower way
+FEW = 8  # up to so many frames, the taps of a convolution are one product and one sum
 WIDTH = 32  # channels of several frames that go through one matrix
 
 
@@ -174,12 +175,17 @@ def _narrow_norm(g: Graph, u: Signal, scale: NDArray[np.float64], bias: NDArray[
 
 @lower.register
 def _(layer: CausalConv, g: Graph, u: Signal, name: str) -> Signal:
-    kernel = layer.weight.shape[1]
-    x = _with_past(g, u, name, kernel - 1)
-    weight = array(layer.weight)
-    y = g.multiply(g.part(x, 0, u.frames, 2), g.constant(weight[:, 0]))
-    for k in range(1, kernel):
-        y = g.add(y, g.multiply(g.part(x, k, k + u.frames, 2), g.constant(weight[:, k])))
+    channels, kernel = layer.weight.shape
+    x, weight = _with_past(g, u, name, kernel - 1), array(layer.weight)
+    if u.frames <= FEW:
+        table = np.zeros((u.frames, u.frames + kernel - 1, channels))  # frame out, frame in
+        for t in range(u.frames):
+            table[t, t : t + kernel] = weight.T
+        y = g.matmul(g.constant(np.ones((1, table.shape[1]))), g.multiply(x, g.constant(table)))
+        y = g.reshape(y, 1, u.frames, channels) if u.frames > 1 else y
+    else:
+        taps = [g.multiply(g.part(x, k, k + u.frames, 2), g.constant(weight[:, k])) for k in range(kernel)]
+        y = reduce(g.add, taps)
     return u._replace(name=y if layer.bias is None else g.add(y, g.constant(array(layer.bias))))
 
 

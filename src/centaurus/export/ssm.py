@@ -3,7 +3,8 @@
 ``serial``  chunk after chunk: [signal, state] times one table gives [result, state], a product for every shared index
 ``rows``    the same where signal and state have a row for every shared index: an element-wise product and a sum
 ``chunks``  all chunks side by side, and one small matrix for every mode that links their states
-``crossed`` the same for many states or states between every input and output channel: linked element by element
+``linked``  the same with the states linked element by element, where there are many
+``crossed`` the same for layers whose states stand between every input and every output channel
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from centaurus.ssm import SSM
 
 # Seconds on one core: an operator, one of a batch of small matrix products, a multiply-add in them, an element-wise
 # product that is summed up afterwards, and a number of a table, which has to be stored, loaded and kept in cache.
-OPERATOR, PRODUCT, MULTIPLY, ELEMENT, NUMBER = 7e-7, 1.5e-7, 5e-11, 4e-10, 2.5e-10
+OPERATOR, PRODUCT, MULTIPLY, ELEMENT, NUMBER = 8e-7, 1.7e-7, 2.5e-11, 4e-10, 3e-10
 
 Way = Callable[[Graph, Local, str, str, int, int], str]
 
@@ -66,14 +67,15 @@ def ways(local: Local, frames: int, q: int) -> list[Choice]:
     step = both + 4 * shared * rest * rest
     found = [_choice(_serial, q, 4 + 3 * chunks, chunks * shared, chunks * step, 0, step)]
     if summed == new == 1:
-        found.append(_choice(_rows, q, 1 + 7 * chunks, 0, 0, chunks * step, step))
+        found.append(_choice(_rows, q, 1 + 5 * chunks, chunks * (q + 2 * rest), 0, chunks * step, step))
     if chunks > 1:
         found.append(_choice(_chunks, q, 15, (2 + rest) * shared, chunks * both + links, 0, both + links))
-    if local.crossed:
-        both = inside + drive // summed + read // new
-        moved = 0 if summed == new == 1 else 16 * chunks * shared * rest  # a transposition has a high price
+    apart = inside + drive // summed + read // new
+    if summed == new == 1:
+        found.append(_choice(_linked, q, 10 + 9 * chunks, 2 * shared, chunks * apart, 0, apart))
+    elif local.crossed:
         products = shared * (1 + summed + new)
-        found.append(_choice(_crossed, q, 12 + 8 * chunks, products, chunks * both, moved, both))
+        found.append(_choice(_crossed, q, 20 + 9 * chunks, products, chunks * apart, 0, apart))
     return found
 
 
@@ -97,13 +99,12 @@ def _serial(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> s
 def _rows(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
     shared, _, _, rest = (local.count(x) for x in local.roles)
     rows = q + 2 * rest
-    table = g.constant(_step_table(local, q).transpose(1, 2, 0))
+    table = g.constant(_step_table(local, q).transpose(2, 1, 0))
     ones = g.constant(np.ones((1, rows)))
     state = entered = g.state(name, 1, 2 * rest, shared)
     results = []
     for piece in _pieces(g, v, frames // q, q):
-        x = g.reshape(g.concat(piece, state, axis=2), rows, 1, shared)
-        summed = g.matmul(ones, g.reshape(g.multiply(x, table), rows, rows * shared))
+        summed = g.matmul(ones, g.multiply(g.concat(piece, state, axis=2), table))
         y, state = g.split(g.reshape(summed, 1, rows, shared), [q, 2 * rest], axis=2)
         results.append(y)
     g.keep(entered, state)
@@ -139,46 +140,69 @@ def _chunks(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> s
     return _spread(g, y, frames, q, shared, new)
 
 
+def _linked(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
+    shared, _, _, rest = (local.count(x) for x in local.roles)
+    tables = local.chunk(q)
+    x = _gathered(g, v, frames, q, shared, 1)
+    both = np.concatenate([tables.inside(), tables.drive_crossed()], -1)
+    y, z = g.split(g.matmul(x, g.constant(_without_one(both))), [q, 2 * rest])
+    state = g.state(name, shared, 1, 2 * rest)
+    real, imaginary = tables.decay(shared, 1, rest)
+    starts = _recur(g, state, z, frames // q, (real, imaginary), chunk_axis=2, half_axis=3)
+    y = g.add(y, g.matmul(starts, g.constant(_without_one(tables.read_crossed()))))
+    return _spread(g, y, frames, q, shared, 1)
+
+
 def _crossed(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str:
     shared, summed, new, rest = (local.count(x) for x in local.roles)
     chunks, others = frames // q, rest // (summed * new)
     tables = local.chunk(q)
-    inside = g.constant(_without_one(tables.inside()))
-    y = g.matmul(_gathered(g, v, frames, q, shared, summed), inside)
-    y = _spread(g, y, frames, q, shared, new)
+    y = g.matmul(_gathered(g, v, frames, q, shared, summed), g.constant(_without_one(tables.inside())))
     z = g.matmul(_gathered(g, v, frames, q, shared * summed, 1), g.constant(tables.drive_crossed()))
-    state = g.state(name, shared * summed, 1, 2 * new * others)
-    starts, new_state = _recur(g, state, z, chunks, tables.decay_crossed())
-    g.keep(state, new_state)
-    if summed * new > 1:
-        starts = g.transpose(g.reshape(starts, shared, summed, chunks, 2, new, others), 0, 1, 5, 3, 2, 4, 6)
-        starts = g.reshape(starts, shared * new, chunks, summed * 2 * others)
-    late = g.matmul(starts, g.constant(tables.read_crossed()))
-    return g.add(y, g.transpose(late, 0, 2, 3, 1))
+    z = g.transpose(g.reshape(z, shared * summed, chunks * 2 * new * others), 0, 2, 1)
+    state = g.state(name, 1, 2, shared * rest)
+    z = g.reshape(z, chunks, 2, shared * rest)
+    starts = _recur(g, state, z, chunks, tables.decay(new * others * shared * summed), chunk_axis=1, half_axis=2)
+    if shared == 1:
+        starts = g.transpose(g.reshape(starts, chunks, 2, new, others * summed), 0, 3, 1, 2, 4)
+    else:
+        starts = g.transpose(g.reshape(starts, chunks, 2, new, others, shared, summed), 0, 5, 3, 1, 2, 4, 6)
+    late = g.matmul(g.reshape(starts, shared * new, chunks, 2 * others * summed), g.constant(tables.read_crossed()))
+    return g.add(_spread(g, y, frames, q, shared, new), g.transpose(late, 0, 2, 3, 1))
 
 
 def _recur(
-    g: Graph, state: str, z: str, chunks: int, decay: tuple[NDArray[np.float64], NDArray[np.float64]]
-) -> tuple[str, str]:
-    """States before every chunk, joined along axis 2, and the state after the last; halves are real and imaginary."""
+    g: Graph,
+    state: str,
+    z: str,
+    chunks: int,
+    decay: tuple[NDArray[np.float64], NDArray[np.float64]],
+    chunk_axis: int,
+    half_axis: int,
+) -> str:
+    """States before every chunk; halves are real and imaginary parts. The state after the last is kept."""
     half = decay[0].shape[-1]
+    sizes = [half, half] if half_axis == 3 else [1, 1]
     a, b = (g.constant(x) for x in decay)
-    re, im = g.split(state, [half, half])
+    re, im = g.split(state, sizes, axis=half_axis)
     real, imaginary = [re], [im]
-    for x, y in zip(*(_pieces(g, part, chunks, 1) for part in g.split(z, [half, half])), strict=True):
+    parts = (_pieces(g, part, chunks, 1, chunk_axis) for part in g.split(z, sizes, axis=half_axis))
+    for x, y in zip(*parts, strict=True):
         re, im = (
             g.add(g.node("Sub", g.multiply(re, a), g.multiply(im, b)), x),
             g.add(g.add(g.multiply(re, b), g.multiply(im, a)), y),
         )
         real.append(re)
         imaginary.append(im)
-    starts = g.concat(*(g.concat(*parts[:-1], axis=2) if chunks > 1 else parts[0] for parts in (real, imaginary)))
-    return starts, g.concat(re, im)
+    g.keep(state, g.concat(re, im, axis=half_axis))
+    if chunks == 1:
+        return state
+    return g.concat(*(g.concat(*halves[:-1], axis=chunk_axis) for halves in (real, imaginary)), axis=half_axis)
 
 
-def _pieces(g: Graph, x: str, count: int, size: int) -> list[str]:
-    """So many pieces of one size along axis 2."""
-    return [x] if count == 1 else g.split(x, [size] * count, axis=2)
+def _pieces(g: Graph, x: str, count: int, size: int, axis: int = 2) -> list[str]:
+    """So many pieces of one size along an axis."""
+    return [x] if count == 1 else g.split(x, [size] * count, axis=axis)
 
 
 def _joined(g: Graph, parts: list[str]) -> str:

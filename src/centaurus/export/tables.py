@@ -109,7 +109,7 @@ class Tables:
     toeplitz: Tensor
     into: Tensor
     out_of: Tensor
-    decay: Tensor
+    power: Tensor
     indices: tuple[str, str, str, str]
 
     def inside(self) -> Array:
@@ -139,22 +139,26 @@ class Tables:
         return self._shaped(x, shared + summed, self.chunk, -1)
 
     def read_crossed(self) -> Array:
-        """(shared · new, summed · 2 · others, frame): the reading without its zeros."""
+        """(shared · new, 2 · others · summed, frame): the reading without its zeros."""
         shared, summed, new, rest = self.local.roles
-        x = contract((self.out_of, self.indices[2]), out=shared + new + summed + "η" + _less(rest, summed + new) + "κ")
+        x = contract((self.out_of, self.indices[2]), out=shared + new + "η" + _less(rest, summed + new) + summed + "κ")
         return self._shaped(x, shared + new, -1, self.chunk)
 
-    def decay_crossed(self) -> tuple[Array, Array]:
-        """Real and imaginary part (shared · summed, 1, new · others) of what a state is multiplied by in a chunk."""
+    def decay(self, *shape: int) -> tuple[Array, Array]:
+        """Real and imaginary part of what a chunk multiplies a state by, in the order (new, others, shared, summed).
+
+        A layer without summed and new indices has them in the order (shared, others).
+        """
         shared, summed, new, rest = self.local.roles
-        x = contract((self.decay, self.indices[3]), out="η" + shared + summed + new + _less(rest, summed + new))
-        real, imaginary = x.reshape(2, self.local.count(shared + summed), 1, -1).numpy()
+        others = _less(rest, summed + new)
+        order = new + others + shared + summed if summed + new else shared + others
+        real, imaginary = contract((self.power, self.indices[3]), out="η" + order).reshape(2, *shape).numpy()
         return real, imaginary
 
     def rotation(self) -> Array:
         """(shared, modes, 2, 2): a state (re, im) times this is the state one chunk later without any input."""
         shared, _, _, rest = self.local.roles
-        x = contract((self.decay, self.indices[3]), out=shared + rest + "η")
+        x = contract((self.power, self.indices[3]), out=shared + rest + "η")
         a = x.reshape(self.local.count(shared), self.local.count(rest), 2).numpy()
         return np.stack([a, np.stack([-a[..., 1], a[..., 0]], -1)], -2)
 
