@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from centaurus import audio, data
 from centaurus.audio.augment import fit
 from centaurus.data import Clip, Corpus, Keywords, Mixing, Mixtures, Pairs, Utterances, Variation, denoising
 from centaurus.data.drawing import Group, draw, epoch_size
-from centaurus.data.keywords import NONE
+from centaurus.data.keywords import NONE, without_words
 
 ROW = 2**15
 
@@ -176,6 +177,27 @@ def test_history_differs_and_the_word_stays(words: tuple[Corpus, Corpus]) -> Non
     items = [examples.example(0, np.random.default_rng(k))["audio"][0] for k in range(12)]
     assert len({item[:8000].tobytes() for item in items}) > 6
     assert len({item[8000:].tobytes() for item in items}) == 1
+
+
+def test_speech_with_none_of_the_words_is_background(words: tuple[Corpus, Corpus], folders: dict[str, Path]) -> None:
+    speech = data.prepared(data.open_corpus(folders["librispeech"], splits=["train"]))
+    said = speech[0].labels["transcript"].lower().split()[0]
+    kept = without_words(speech, [said.upper()])
+    assert 0 < len(kept) < len(speech)
+    assert all(said not in clip.labels["transcript"].lower().split() for clip in kept)
+    assert not len(without_words(words[0], ["yes"]))  # no transcript says what is spoken
+    quiet = Variation(speed=0, gain_db=0, shift=0, noisy=0, before=0)
+    examples = Keywords(words[0].where(word="yes"), ["yes"], words[1], 10.0, quiet, speech=kept)
+    backgrounds = [examples.example(len(examples.words) + k, np.random.default_rng(k))["audio"][0] for k in range(40)]
+    whole = np.concatenate([kept.load(clip) for clip in kept])
+    found = sum(_holds(whole, x[4000:4050]) for x in backgrounds)
+    assert 5 < found < 30
+
+
+def _holds(whole: NDArray[np.float32], part: NDArray[np.float32]) -> bool:
+    """Whether the part occurs, sample for sample."""
+    starts = np.flatnonzero(whole[: -len(part)] == part[0])
+    return bool(part.any()) and any(np.array_equal(whole[k : k + len(part)], part) for k in starts)
 
 
 def test_keywords_need_words(folders: dict[str, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,9 +39,10 @@ NONE = Variation(speed=0, gain_db=0, shift=0, noisy=0, before=0)
 
 
 class Keywords:
-    """Clips of words with their classes; with ``background`` one more class of noise, near-silence and other words.
+    """Clips of words with their classes; with ``background`` one more class of noise, near-silence and other speech.
 
-    The class of background is the last one. Words outside the classes are used as background too.
+    The class of background is the last one. Words outside the classes are used as background too, and so is
+    ``speech`` where its transcript has none of the classes.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Keywords:
         background: float = 0.0,
         variation: Variation = Variation(),  # noqa: B008, it is frozen
         seconds: float = 1.0,
+        speech: Corpus | None = None,
     ) -> None:
         found = words.values("word")
         if not found:
@@ -59,6 +62,7 @@ class Keywords:
         self.classes = (*names, SILENCE) if background else names
         self.words = words.where(word=names)
         self.others = words.of(clip for clip in words if clip.labels.get("word", names[0]) not in names)
+        self.speech = None if speech is None else without_words(speech, names)
         self.noise, self.variation = noise, variation
         self.frames = round(seconds * words.rate)
         self.history = round(variation.before * words.rate)
@@ -108,10 +112,18 @@ class Keywords:
 
     def _background(self, rng: np.random.Generator) -> Samples:
         kind = rng.random()
-        if kind < 0.4 and len(self.others):
-            return self._varied(self.others.take(int(rng.integers(len(self.others))))[1], rng)
+        if kind < 0.4 and (self.speech or len(self.others)):
+            return self._varied(self._other_speech(rng), rng)
         level = rng.uniform(-50, 0) if kind < 0.6 else rng.uniform(-12, 6)
         return self._noise(rng, self.frames) * gain(level)
+
+    def _other_speech(self, rng: np.random.Generator) -> Samples:
+        """A second of speech, or a word, that is none of the classes."""
+        if not self.speech or (len(self.others) and rng.random() < 0.5):
+            return self.others.take(int(rng.integers(len(self.others))))[1]
+        x = self.speech.take(int(rng.integers(len(self.speech))))[1]
+        start = int(rng.integers(0, max(0, len(x) - self.frames) + 1))
+        return x[start : start + self.frames]
 
     def _before(self, rng: np.random.Generator) -> Samples:
         """Silence, noise, or the ends of other words, as long as the history."""
@@ -126,3 +138,13 @@ class Keywords:
             y[last - len(x) : last] = x * gain(rng.uniform(-10, 5))
             last -= len(x) + int(rng.integers(0, self.words.rate // 4))
         return y
+
+
+def without_words(speech: Corpus, words: Sequence[str]) -> Corpus:
+    """The clips whose transcript is known and has none of the words."""
+    wanted = {word.lower() for word in words}
+    return speech.of(
+        clip
+        for clip in speech
+        if (said := re.findall(r"[a-z']+", clip.labels.get("transcript", "").lower())) and wanted.isdisjoint(said)
+    )

@@ -84,7 +84,8 @@ def configure(small: bool = False) -> DenoiseSettings:
 
 def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     """Speech and noise of a folder to be mixed; or its pairs, if it has no noise of its own."""
-    found = open_corpus(folder, ("train", "val"), rate=settings.rate, cache=settings.cache or None)
+    kinds = ("speech", "noise", "noisy", "clean")
+    found = open_corpus(folder, ("train", "val"), kinds, rate=settings.rate, cache=settings.cache or None)
     names = ("speech", "noise") if found.where(kind="noise").clips else ("noisy", "clean")
     sounds = read(found.where(kind=names), settings.decode_once, settings.cache)
     mixed = names[1] == "noise"

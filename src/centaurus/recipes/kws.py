@@ -12,7 +12,10 @@ from centaurus.data import Corpus, Keywords, Variation, open_corpus
 from centaurus.data.keywords import NONE
 from centaurus.models import Classifier, ClassifierTable, Row, classifier
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
+from centaurus.nn import Block
 from centaurus.recipes.recipe import Prepared, Recipe, hours, read
+from centaurus.ssm import SSM
+from centaurus.ssm.tune import tune
 from centaurus.training.config import Training, nearest
 from centaurus.training.fit import Data
 from centaurus.training.objective import Classify
@@ -27,7 +30,8 @@ TABLES = {"small": SMALL, **CLASSIFIERS}
 class KeywordSettings(Training):
     """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
 
-    The rest is how words are varied: ``before`` are seconds of other sound ahead of each.
+    ``tuned`` first blocks start with their modes spread over the band they hear; ``smoothing`` is of the labels. The
+    rest is how words are varied: ``before`` are seconds of other sound ahead of each.
     """
 
     network: str = "kws-hybrid-8"
@@ -35,6 +39,8 @@ class KeywordSettings(Training):
     words: str = "all"
     background: float = 0.0
     noise: str = ""
+    tuned: int = 0
+    smoothing: float = 0.0
     rate: int = 16_000
     seconds: float = 1.0
     before: float = 1.0
@@ -62,16 +68,22 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     elsewhere = open_corpus(settings.noise, kinds=("noise",), rate=rate, cache=cache) if settings.noise else found
     noise = read(elsewhere.where(kind="noise"), settings.decode_once, settings.cache)
     words = held_out(read(found.where(kind="word"), settings.decode_once, settings.cache))
+    speech = read(found.where(kind="speech"), settings.decode_once, settings.cache) if settings.background else None
     train = Keywords(
         words.split("train"), _words(settings.words), _of(noise, "train"), settings.background, _varied(settings),
-        settings.seconds,
+        settings.seconds, speech and speech.split("train"),
     )  # fmt: skip
     names = train.classes[:-1] if settings.background else train.classes
-    check = Keywords(words.split("val"), names, _of(noise, "val"), settings.background, NONE, settings.seconds)
+    check = Keywords(
+        words.split("val"), names, _of(noise, "val"), settings.background, NONE, settings.seconds,
+        speech and speech.split("val"),
+    )  # fmt: skip
     notes = {"layout": found.name, "classes": list(train.classes), "train_examples": train.size()}
     notes |= {"val_examples": check.size(), "word_hours": hours(words), "noise_hours": hours(noise)}
     faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
-    return Prepared(Classify(network(settings, train.classes)), Data(train, check), notes, faults)
+    return Prepared(
+        Classify(network(settings, train.classes), smoothing=settings.smoothing), Data(train, check), notes, faults
+    )
 
 
 def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
@@ -82,7 +94,18 @@ def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
     table = replace(table, blocks=(Row(DC_BLOCK), *table.blocks)) if settings.dc_block else table
     hop = math.prod(row.resample for row in table.blocks)
     window = max(1, round(settings.seconds * settings.rate) // hop)
-    return classifier(table, classes, window=window, settings={"sample_rate": settings.rate})
+    net = classifier(table, classes, window=window, settings={"sample_rate": settings.rate})
+    _tune(net, settings.tuned, settings.rate)
+    return net
+
+
+def _tune(net: Classifier, count: int, rate: float) -> None:
+    """Spread the modes of the first blocks over what they hear: speech at first, slower changes further in."""
+    blocks = [block for block in net.modules() if isinstance(block, Block)]
+    for k, block in enumerate(blocks[:count]):
+        if isinstance(block.body, SSM):
+            tune(block.body, rate, 60.0 if k == 0 else 3.0, min(6000.0, 0.4 * rate))
+        rate /= block.hop
 
 
 def held_out(words: Corpus, every: int = 10) -> Corpus:

@@ -67,7 +67,7 @@ def _erb_rate(hertz: float) -> float:
 def negative_si_sdr(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
     """Minus the scale-invariant signal-to-distortion ratio in units of 10 dB, so that it is of the others' size.
 
-    The mean over rows that have speech: where there is none, no ratio has a meaning, and the other losses ask for silence.
+    The mean over rows that have speech: without it no ratio has a meaning, and the other losses ask for silence.
     """
     estimate, clean = estimate - estimate.mean(-1, keepdim=True), clean - clean.mean(-1, keepdim=True)
     energy = clean.square().sum(-1, keepdim=True) + FLOOR

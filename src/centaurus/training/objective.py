@@ -73,18 +73,19 @@ class Objective(nn.Module, ABC):
 
 @final
 class Classify(Objective):
-    """Keyword spotting: cross-entropy of the last frame's logits."""
+    """Keyword spotting: cross-entropy of the last frame's logits, with labels smoothed while training."""
 
     monitor = "accuracy"
 
-    def __init__(self, net: Classifier, weights: str = "cross_entropy:1") -> None:
+    def __init__(self, net: Classifier, weights: str = "cross_entropy:1", smoothing: float = 0.0) -> None:
         super().__init__(net, read_weights(weights, ("cross_entropy",)))
+        self.smoothing = smoothing
 
     def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return (self.net(batch["audio"])[..., -1],)
 
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
-        return functional.cross_entropy(outputs[0].float(), batch["label"])
+        return functional.cross_entropy(outputs[0].float(), batch["label"], label_smoothing=self.smoothing)
 
     def measure(self, net: Network, batch: Batch) -> Sums:
         logits, rows = net(batch["audio"])[..., -1].float(), len(batch["label"])
