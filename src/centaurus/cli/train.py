@@ -104,7 +104,6 @@ class Display:
         self.task = self.progress.add_task("training", total=1.0, now="")
 
     def __enter__(self) -> Self:
-        self.progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -114,6 +113,7 @@ class Display:
         """Move the line."""
         losses = {name: value for name, value in record.items() if name not in HIDDEN}
         now = f"step {record['step']} · {record['audio_per_second']:.0f} audio-s/s · {_words(losses)}"
+        self.progress.start()
         self.progress.update(self.task, completed=record["progress"], now=now)
 
     def validated(self, record: dict[str, Any], best: bool) -> None:

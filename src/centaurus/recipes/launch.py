@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
+from centaurus.data import recognise
 from centaurus.models import load
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
@@ -29,6 +30,7 @@ def configure(name: str, small: bool) -> Training:
 
 def start(name: str, settings: Training, data: Path, out: Path) -> Run:
     """A new run folder; of many processes the first makes it."""
+    recognise(data)
     if int(os.environ.get("RANK", "0")) > 0:
         return Run(out)
     return Run.create(out, {"recipe": name, "data": str(data.absolute()), "settings": to_data(settings)})

@@ -1,0 +1,87 @@
+"""``centaurus train`` and ``centaurus eval`` as a user types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from centaurus.data import synthetic
+from tests.cli.run import run
+
+FEW = ("steps=4", "batch=4", "workers=0", "validations=2", "before=0", "log_every=1")
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=10, speakers=10)
+
+
+def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, tmp_path: Path) -> None:
+    trained = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words), "--json")
+    assert trained.code == 0, trained.err
+    found = trained.json()
+    assert found["step"] == 4
+    assert {"accuracy", "loss", "run", "model"} <= set(found)
+    folder = tmp_path / "runs" / "kws-1"
+    assert (folder / "card.md").read_text().startswith("# kws: small")
+    assert {path.name for path in folder.iterdir()} == {
+        "best.safetensors", "card.md", "checkpoints", "config.json", "data.json", "environment.json",
+        "last.safetensors", "log.jsonl", "tensorboard",
+    }  # fmt: skip
+    again = run(capsys, "train", "--resume", str(folder), "--json")
+    assert again.json()["step"] == 4
+    measured = run(capsys, "eval", found["model"], "--data", str(words), "--json", "--out", str(tmp_path / "report"))
+    assert measured.code == 0, measured.err
+    assert 0 <= measured.json()["accuracy"] <= 1
+    assert (tmp_path / "report" / "classes.csv").is_file()
+    shown = run(capsys, "eval", str(folder / "last.safetensors"), "--data", str(words), "--limit", "3")
+    assert "accuracy" in shown.out
+    assert "3 clips" in shown.out
+
+
+def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "train", "denoise", "minutes=30", "--show", "--json").json()
+    assert (shown["minutes"], shown["epochs"], shown["batch"]) == (30, 0, 192)
+    assert "network" in run(capsys, "train", "kws", "--small", "--show").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train",), "which recipe? kws, denoise or asr"),
+        (("train", "kw"), "no recipe 'kw'; did you mean kws?"),
+        (("train", "kws"), "--data FOLDER is needed"),
+        (("train", "kws", "bacth=3"), "no setting 'bacth'; did you mean batch?"),
+        (("train", "kws", "--resume", "nowhere"), "--resume goes on with a run's own settings"),
+        (("train", "--resume", "nowhere"), "nowhere is not a run folder"),
+        (("train", "kws", "--data", "nowhere"), "nowhere"),
+        (("eval", "nothing.safetensors", "--data", "nowhere"), "no model file"),
+    ],
+)
+def test_mistakes_are_one_line(
+    capsys: pytest.CaptureFixture[str], words: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run(capsys, *arguments)
+    assert result.code in (2, 3, 4)
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_folder_with_a_run_is_not_overwritten(
+    capsys: pytest.CaptureFixture[str], words: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    result = run(capsys, "train", "kws", *FEW, "--data", str(words), "--out", str(tmp_path / "run"))
+    assert result.code == 2
+    assert "already holds a run" in result.err
+
+
+def test_training_that_fails_says_why(capsys: pytest.CaptureFixture[str], words: Path) -> None:
+    result = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words), "lr=inf")
+    assert result.code == 2
+    assert "at step" in result.err.splitlines()[-1]
