@@ -4,7 +4,7 @@
 
 DATA holds the packs vctk, librispeech and noise (docs/data.md), RUN is a new folder. Every setting can be overridden;
 `start=denoise-16k minutes=600` goes on from the model that ships. Afterwards `centaurus eval RUN/last.safetensors`
-measures it and `recipes/ship.py` puts it into the package.
+measures it and a copy at src/centaurus/pretrained with `make models` ships it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 DATA holds the packs kws, librispeech, vctk and noise (docs/data.md), RUN is a new folder. Every setting can be
 overridden; `start=kws-30 minutes=600` goes on from the model that ships, `network=kws-hybrid-2` trains a smaller one.
-Afterwards `centaurus eval RUN/last.safetensors` measures it and `recipes/ship.py` puts it into the package.
+Afterwards `centaurus eval RUN/last.safetensors` measures it; in src/centaurus/pretrained, `make models` ships it.
 """
 
 from __future__ import annotations
