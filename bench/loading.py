@@ -1,0 +1,77 @@
+"""Does loading starve training? Audio-seconds a second of the loader alone, of training alone, and of both together.
+
+    python bench/loading.py kws DATA [--seconds 8] [--workers 1] [key=value ...]
+
+``alone`` repeats one batch that is already in memory; ``together`` is the loop as it runs. Small recipes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
+
+import torch
+
+from centaurus.recipes import RECIPES
+from centaurus.training.config import Training, override
+from centaurus.training.loader import Order, batches
+from centaurus.training.memory import keep_memory
+from centaurus.training.objective import Batch, Objective
+from centaurus.training.optimizer import adamw
+
+
+def speed(source: Iterator[Batch], use: Callable[[Batch], object], rate: int, seconds: float) -> float:
+    """Audio-seconds a second over so many seconds, after two batches to warm up."""
+    for _ in range(2):
+        use(next(source))
+    heard, start = 0.0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        batch = next(source)
+        use(batch)
+        heard += batch["audio"].numel() / rate
+    return heard / (time.perf_counter() - start)
+
+
+def measure(name: str, settings: Training, data: Path, seconds: float) -> dict[str, float]:
+    """The three speeds, and the share of training's speed that is left when it loads."""
+    ready = RECIPES[name].prepare(settings, data)
+    objective: Objective = ready.objective.train()
+    optimizer = adamw(objective, settings.lr, settings.decay)
+
+    def step(batch: Batch) -> None:
+        objective(batch, 0.5)["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def source() -> Iterator[Batch]:
+        order = Order(ready.data.train, settings.seed, settings.batch)
+        return iter(batches(ready.data.train, settings.seed, order, settings.workers))
+
+    loader = speed(source(), lambda batch: None, objective.rate, seconds)
+    alone = speed(repeat(next(source())), step, objective.rate, seconds)
+    together = speed(source(), step, objective.rate, seconds)
+    return {"loader": loader, "alone": alone, "together": together, "kept": together / alone}
+
+
+def main() -> None:
+    """Print the speeds as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe", choices=sorted(RECIPES))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    given = parser.parse_args()
+    keep_memory()
+    torch.manual_seed(0)
+    settings = override(RECIPES[given.recipe].configure(True), given.settings)
+    found = measure(given.recipe, settings, given.data, given.seconds)
+    print(json.dumps({"recipe": given.recipe, "workers": settings.workers, **found}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
