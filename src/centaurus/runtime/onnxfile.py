@@ -18,9 +18,7 @@ OPERATORS = frozenset(
     [
         "Add",
         "Concat",
-        "Conv",
         "Div",
-        "Gather",
         "Identity",
         "LayerNormalization",
         "MatMul",
