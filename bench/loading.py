@@ -1,14 +1,16 @@
 """Does loading starve training? Audio-seconds a second of the loader alone, of training alone, and of both together.
 
-    python bench/loading.py kws DATA [--seconds 8] [--workers 1] [key=value ...]
+    python bench/loading.py kws DATA [--seconds 3] [--workers 1] [key=value ...]
 
-``alone`` repeats one batch that is already in memory; ``together`` is the loop as it runs. Small recipes.
+``alone`` repeats one batch that is already in memory; ``together`` loads as the loop does; they take turns, and a
+figure is the median of three. Small recipes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from itertools import repeat
@@ -23,10 +25,12 @@ from centaurus.training.memory import keep_memory
 from centaurus.training.objective import Batch, Objective
 from centaurus.training.optimizer import adamw
 
+AHEAD = 5  # batches that may have been loaded while something else was measured
+
 
 def speed(source: Iterator[Batch], use: Callable[[Batch], object], rate: int, seconds: float) -> float:
-    """Audio-seconds a second over so many seconds, after two batches to warm up."""
-    for _ in range(2):
+    """Audio-seconds a second over so many seconds, once what was loaded before is used up."""
+    for _ in range(AHEAD):
         use(next(source))
     heard, start = 0.0, time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -52,10 +56,14 @@ def measure(name: str, settings: Training, data: Path, seconds: float) -> dict[s
         order = Order(ready.data.train, settings.seed, settings.batch)
         return iter(batches(ready.data.train, settings.seed, order, settings.workers))
 
+    loaded, fixed = source(), repeat(next(source()))
     loader = speed(source(), lambda batch: None, objective.rate, seconds)
-    alone = speed(repeat(next(source())), step, objective.rate, seconds)
-    together = speed(source(), step, objective.rate, seconds)
-    return {"loader": loader, "alone": alone, "together": together, "kept": together / alone}
+    turns = [
+        (speed(fixed, step, objective.rate, seconds), speed(loaded, step, objective.rate, seconds)) for _ in range(3)
+    ]
+    alone, together = (statistics.median(values) for values in zip(*turns, strict=True))
+    kept = statistics.median(b / a for a, b in turns)
+    return {"loader": loader, "alone": alone, "together": together, "kept": kept}
 
 
 def main() -> None:
@@ -64,7 +72,7 @@ def main() -> None:
     parser.add_argument("recipe", choices=sorted(RECIPES))
     parser.add_argument("data", type=Path)
     parser.add_argument("settings", nargs="*")
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=3.0)
     given = parser.parse_args()
     keep_memory()
     torch.manual_seed(0)

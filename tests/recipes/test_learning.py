@@ -42,7 +42,7 @@ def test_keywords_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(kws.TABLES, "small", LISTENER)
     data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=40, speakers=20)
     settings = replace(
-        kws.configure(small=True), epochs=0, steps=150, batch=16, lr=0.01, ema=0.95, before=0.25, speed=0.0,
+        kws.configure(small=True), epochs=0, steps=200, batch=16, lr=0.01, ema=0.95, before=0.25, speed=0.0,
         workers=0, validations=3,
     )  # fmt: skip
     figures = best("kws", settings, data, tmp_path / "run")
@@ -54,8 +54,8 @@ def test_noise_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = synthetic.dns(tmp_path / "data", clean=40, noise=150, seconds=2.0)
     settings = replace(
         denoise.configure(small=True), epochs=0, steps=360, batch=4, lr=0.01, ema=0.95, level=32.0, length=2**13,
-        losses="residual:1", snr_low=-10.0, snr_high=0.0, variety=0.0, silent_speech=0.0, clean_input=0.0, time_masks=0,
-        workers=0, validations=2, validation_items=32,
+        losses="residual:1", snr_low=-15.0, snr_high=-5.0, variety=0.0, silent_speech=0.0, clean_input=0.0,
+        time_masks=0, workers=0, validations=2, validation_items=32,
     )  # fmt: skip
     figures = best("denoise", settings, data, tmp_path / "run")
     assert figures["si_sdr"] > figures["si_sdr_before"] + 5
