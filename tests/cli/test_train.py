@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from centaurus.cli.evaluate import _cells
 from centaurus.data import synthetic
 from tests.cli.run import run
 
@@ -40,6 +41,14 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
     shown = run(capsys, "eval", str(folder / "last.safetensors"), "--data", str(words), "--limit", "3")
     assert "accuracy" in shown.out
     assert "3 clips" in shown.out
+
+
+def test_before_and_after_are_shown_side_by_side() -> None:
+    assert _cells({"snr": 5, "pesq": 2.5, "pesq_before": 1.9, "stoi": None}) == {
+        "snr": "5",
+        "pesq": "1.9 → 2.5",
+        "stoi": "",
+    }
 
 
 def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

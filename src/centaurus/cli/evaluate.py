@@ -83,14 +83,22 @@ def _network(model: str) -> Engine:
 
 
 def _show(report: Report) -> None:
-    output.show_table(["figure", ""], [[name, _number(value)] for name, value in report.figures.items()])
+    output.show_table(["figure", ""], [[name, cell] for name, cell in _cells(report.figures).items()])
     if report.groups:
-        names = list(dict.fromkeys(name for group in report.groups for name in group))
-        output.show_table(names, [[_number(group.get(name)) for name in names] for group in report.groups])
+        rows = [_cells(group) for group in report.groups]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        output.show_table(names, [[row.get(name, "") for name in names] for row in rows])
     output.show(f"{len(report.rows)} clips")
     for name, why in list(report.missing.items())[:10]:
         output.show(f"not measured: {name}: {why}")
 
 
+def _cells(figures: dict[str, Any]) -> dict[str, str]:
+    """Figures as text; one that was also taken before shows both, such as 1.9 → 2.6."""
+    after = {name: value for name, value in figures.items() if not name.endswith("_before")}
+    before = {name: f"{_number(figures[f'{name}_before'])} → " for name in after if f"{name}_before" in figures}
+    return {name: before.get(name, "") + _number(value) for name, value in after.items()}
+
+
 def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
