@@ -56,7 +56,7 @@ def test_words_of_ones_own_are_held_out(tmp_path: Path) -> None:
     ready = kws.prepare(replace(kws.configure(True), background=0.5), data)
     assert ready.notes["classes"] == ["ja", "nein", "background"]
     item = ready.data.train.example(0, np.random.default_rng(0))
-    assert item["audio"].shape == (1, 24_000)
+    assert item["audio"].shape == (1, 20_000)  # a quarter of a second before the word
     assert ready.data.validate.example(0, np.random.default_rng(0))["audio"].shape == (1, 16_000)
     check = ready.data.validate
     labels = {int(check.example(k, np.random.default_rng(k))["label"]) for k in range(check.size())}

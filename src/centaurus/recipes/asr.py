@@ -21,13 +21,8 @@ from centaurus.training.teacher import Precomputed, Wav2Vec2
 from centaurus.training.tokens import Tokens, characters, read_tokens
 
 SMALL = RecognizerTable(
-    backbone=(
-        Row("full", 20, 32, 16),
-        Row("pointwise", 4, 64, 96),
-        Row("pointwise", 2, 96, 128),
-        Row("pointwise", 2, 128, 192, times=2),
-    ),
-    head=(Row("pointwise", 2, 128, 192, times=2),),
+    backbone=(Row("full", 160, 128, 16), Row("pointwise", 2, 160, 192), Row("pointwise", 1, 160, 192, times=2)),
+    head=(Row("pointwise", 2, 192, 256, times=3),),
 )
 TABLES = {"small": SMALL, **RECOGNIZERS}
 

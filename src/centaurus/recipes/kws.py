@@ -57,8 +57,9 @@ def configure(small: bool = False) -> KeywordSettings:
     paper = KeywordSettings(epochs=200, lr=0.01, decay=0.05, warmup=0.1, batch=512, validations=200)
     if not small:
         return paper
-    varied = replace(paper, before=0.5, speed=0.1, gain_db=6.0, shift=0.1, noisy=0.5)
-    return replace(varied, network="small", dc_block=True, epochs=4, batch=64, validations=8, ema=0.99, workers=1)
+    varied = replace(paper, before=0.25, speed=0.1, gain_db=6.0, shift=0.1, noisy=0.5, tuned=2)
+    learnt = replace(varied, network="small", dc_block=True, batch=32, lr=6e-3, warmup=0.05, ema=0.995)
+    return replace(learnt, epochs=4, validations=8, workers=1)
 
 
 def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
