@@ -45,6 +45,6 @@ bench: setup
 models: setup
 	$(BIN)/python recipes/models.py
 
-# A day of audio through the keyword spotter and two hours through the denoiser: half an hour of work, or so.
+# A day of audio through the keyword spotter and two hours through the denoiser: more than an hour of work.
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py
