@@ -14,23 +14,11 @@ import torch
 from torch import Tensor
 
 from centaurus.layer import Layer, map_state, reset, state_tensors
+from centaurus.verification import Law
 
 TIGHT = 1e-9
 SINGLE_VALUES = 1e-4
 SINGLE_GRADIENTS = 1e-3
-
-
-class Law(NamedTuple):
-    """One law: its name, the worst error found and the error allowed."""
-
-    name: str
-    worst: float
-    tolerance: float
-
-    @property
-    def holds(self) -> bool:
-        """True when the worst error is a number within the tolerance."""
-        return self.worst <= self.tolerance
 
 
 class Case(NamedTuple):

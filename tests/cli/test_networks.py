@@ -75,7 +75,7 @@ def test_verify_fails_when_a_law_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: Path
 ) -> None:
     from centaurus import models
-    from centaurus.laws import Law
+    from centaurus.verification import Law
 
     broken = models.Verification((Law("rows are independent", 0.5, 1e-9),))
     monkeypatch.setattr(models, "verify", lambda net: broken)

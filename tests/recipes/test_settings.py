@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from centaurus.audio import AudioError
 from centaurus.data import synthetic
 from centaurus.models import count
 from centaurus.recipes import RECIPES, asr, denoise, kws, launch
@@ -104,3 +105,16 @@ def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
     broken.write_bytes(b"not a sound")
     ready = denoise.prepare(replace(denoise.configure(True), length=8192), data)
     assert any("noise_003" in name for name in ready.faults)
+
+
+@pytest.mark.parametrize("once", ["true", "false"])
+def test_a_damaged_recording_is_skipped_or_fails(tmp_path: Path, once: str) -> None:
+    data = synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
+    damaged = min((data / "yes").glob("*.wav"))
+    damaged.write_bytes(damaged.read_bytes()[:30])
+    settings = override(kws.configure(True), [f"decode_once={once}"])
+    assert any(damaged.name in name for name in kws.prepare(settings, data).faults)
+    with pytest.raises(AudioError, match=damaged.name):
+        kws.prepare(override(settings, ["on_fault=fail"]), data)
+    with pytest.raises(ValueError, match="on_fault should be skip or fail, got 'stop'"):
+        override(settings, ["on_fault=stop"])

@@ -12,8 +12,7 @@ from centaurus.cli import output
 from centaurus.cli.names import network
 
 if TYPE_CHECKING:
-    from centaurus.models import Verification
-    from centaurus.runtime.verify import FileVerification
+    from centaurus.verification import Verification
 
 Name = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, or a model file.")]
 File = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, a model file, or an ONNX file.")]
@@ -82,15 +81,16 @@ def _only_exported(name: str) -> bool:
     return importlib.util.find_spec("torch") is None and name in shipped_models()
 
 
-def _verify_file(name: str) -> FileVerification:
+def _verify_file(name: str) -> Verification:
     """A file by itself, and against torch where torch and the weights beside the file are there."""
     from centaurus.runtime.files import find_model
-    from centaurus.runtime.verify import Check, verify_file
+    from centaurus.runtime.verify import verify_file
+    from centaurus.verification import Law
 
     path = find_model(name)
     beside, extra = path.with_suffix(".safetensors"), []
     if beside.is_file() and importlib.util.find_spec("torch") is not None:
         from centaurus.export.write import TOLERANCE, difference
 
-        extra = [Check(f"pieces = {beside.name} whole, in torch", difference(network(str(beside)), path), TOLERANCE)]
+        extra = [Law(f"pieces = {beside.name} whole, in torch", difference(network(str(beside)), path), TOLERANCE)]
     return verify_file(path, extra)

@@ -9,7 +9,8 @@ from centaurus.models.denoiser import Denoiser, denoiser
 from centaurus.models.network import Network
 from centaurus.models.recognizer import Heads, Recognizer, recognizer
 from centaurus.models.tables import ClassifierTable, DenoiserTable, RecognizerTable, Row, names
-from centaurus.models.verify import Verification, verify
+from centaurus.models.verify import verify
+from centaurus.verification import Verification
 
 __all__ = [
     "Classifier",

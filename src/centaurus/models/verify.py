@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from centaurus.laws import Law, measure
+from centaurus.laws import measure
 from centaurus.layer import Layer
 from centaurus.models.network import Network
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Every law with its worst error; ``holds`` when all of them do."""
-
-    laws: tuple[Law, ...]
-
-    @property
-    def holds(self) -> bool:
-        """True when no law is broken."""
-        return all(law.holds for law in self.laws)
-
-    def json(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {"holds": self.holds, "laws": [law._asdict() | {"holds": law.holds} for law in self.laws]}
-
-    def __str__(self) -> str:
-        head = f"{'law':<46} {'worst':>9} {'allowed':>9}"
-        broken = sum(not law.holds for law in self.laws)
-        end = "all laws hold" if self.holds else f"{broken} of {len(self.laws)} laws are broken"
-        return "\n".join([head, *map(_line, self.laws), end])
-
-
-def _line(law: Law) -> str:
-    return f"{law.name:<46} {law.worst:>9.2g} {law.tolerance:>9.2g}  {'ok' if law.holds else 'BROKEN'}"
+from centaurus.verification import Verification
 
 
 def verify(model: Layer, channels: int = 1, batch: int = 2, hops: int | None = None, seed: int = 0) -> Verification:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from centaurus.data import Corpus, Utterances, open_corpus, without_leaks
+from centaurus.data import Corpus, Utterances, without_leaks
 from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
 from centaurus.models.tables import DC_BLOCK, RECOGNIZERS
-from centaurus.recipes.recipe import Prepared, Recipe, hours, read
-from centaurus.training.config import Training, nearest
+from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
+from centaurus.training.config import nearest
 from centaurus.training.fit import Data
 from centaurus.training.loader import Corpus as Examples
 from centaurus.training.loader import Item
@@ -28,7 +28,7 @@ TABLES = {"small": SMALL, **RECOGNIZERS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecognitionSettings(Training):
+class RecognitionSettings(Reading):
     """``vocabulary`` is a WordPiece file, ``used:FILE`` for its tokens that occur, ``characters`` or ``words``.
 
     ``mls`` is a folder of which every epoch draws the share ``mls_share`` anew. ``teacher`` is a wav2vec2 model's
@@ -44,9 +44,6 @@ class RecognitionSettings(Training):
     mls_share: float = 0.01
     length: int = 327_680
     leak_limit: float = 0.5
-    rate: int = 16_000
-    decode_once: bool = False
-    cache: str = ""
 
 
 def configure(small: bool = False) -> RecognitionSettings:
@@ -71,15 +68,13 @@ def configure(small: bool = False) -> RecognitionSettings:
 
 def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     """Utterances with their texts; those whose text resembles one that is validated or tested on are left out."""
-    found = open_corpus(folder, kinds=("speech",), rate=settings.rate, cache=settings.cache or None)
-    spoken = read(
-        found.of(clip for clip in found if clip.labels.get("transcript")), settings.decode_once, settings.cache
-    )
+    found = settings.find(folder, kinds=("speech",))
+    spoken = settings.read(found.of(clip for clip in found if clip.labels.get("transcript")))
     held = [clip for clip in spoken if clip.labels["split"] != "train"]
     corpora = [(spoken.split("train"), 1.0)]
     if settings.mls:
-        more = open_corpus(settings.mls, ("train",), ("speech",), settings.rate, settings.cache or None)
-        corpora.append((read(more, settings.decode_once, settings.cache), settings.mls_share))
+        more = settings.find(settings.mls, ("train",), ("speech",))
+        corpora.append((settings.read(more), settings.mls_share))
     cleaned = [(without_leaks(corpus, held, settings.leak_limit)[0], share) for corpus, share in corpora]
     leaks = sum(len(corpus) for corpus, _ in corpora) - sum(len(corpus) for corpus, _ in cleaned)
     tokens = _tokens(settings, [corpus for corpus, _ in cleaned])

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from centaurus.data import Corpus, Mixing, Mixtures, Pairs, open_corpus
+from centaurus.data import Corpus, Mixing, Mixtures, Pairs
 from centaurus.data.mixtures import READINGS
 from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
 from centaurus.models.tables import DC_BLOCK, DENOISERS
-from centaurus.recipes.recipe import Prepared, Recipe, hours, read
-from centaurus.training.config import Training, nearest
+from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
+from centaurus.training.config import nearest
 from centaurus.training.fit import Data
 from centaurus.training.objective import Clean
 
@@ -35,7 +35,7 @@ TABLES = {"small": SMALL, **DENOISERS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenoiseSettings(Training):
+class DenoiseSettings(Reading):
     """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
 
     ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
@@ -57,9 +57,6 @@ class DenoiseSettings(Training):
     variety: float = 0.0
     silent_speech: float = 0.0
     clean_input: float = 0.0
-    rate: int = 16_000
-    decode_once: bool = False
-    cache: str = ""
 
 
 def configure(small: bool = False) -> DenoiseSettings:
@@ -85,9 +82,9 @@ def configure(small: bool = False) -> DenoiseSettings:
 def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     """Speech and noise of a folder to be mixed; or its pairs, if it has no noise of its own."""
     kinds = ("speech", "noise", "noisy", "clean")
-    found = open_corpus(folder, ("train", "val"), kinds, rate=settings.rate, cache=settings.cache or None)
+    found = settings.find(folder, ("train", "val"), kinds)
     names = ("speech", "noise") if found.where(kind="noise").clips else ("noisy", "clean")
-    sounds = read(found.where(kind=names), settings.decode_once, settings.cache)
+    sounds = settings.read(found.where(kind=names))
     mixed = names[1] == "noise"
     train, check = (_examples(settings, sounds.split(split), mixed, split) for split in ("train", "val"))
     notes: dict[str, Any] = {

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from centaurus.data import Corpus, Keywords, Variation, open_corpus
+from centaurus.data import Corpus, Keywords, Variation
 from centaurus.data.keywords import NONE
 from centaurus.models import Classifier, ClassifierTable, Row, classifier
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
 from centaurus.nn import Block
-from centaurus.recipes.recipe import Prepared, Recipe, hours, read
+from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
 from centaurus.ssm import SSM
 from centaurus.ssm.tune import tune
-from centaurus.training.config import Training, nearest
+from centaurus.training.config import nearest
 from centaurus.training.fit import Data
 from centaurus.training.objective import Classify
 
@@ -27,7 +27,7 @@ TABLES = {"small": SMALL, **CLASSIFIERS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeywordSettings(Training):
+class KeywordSettings(Reading):
     """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
 
     ``tuned`` first blocks start with their modes spread over the band they hear; ``smoothing`` is of the labels. The
@@ -41,7 +41,6 @@ class KeywordSettings(Training):
     noise: str = ""
     tuned: int = 0
     smoothing: float = 0.0
-    rate: int = 16_000
     seconds: float = 1.0
     before: float = 1.0
     speed: float = 0.0
@@ -49,7 +48,6 @@ class KeywordSettings(Training):
     shift: float = 0.0
     noisy: float = 0.0
     decode_once: bool = True
-    cache: str = ""
 
 
 def configure(small: bool = False) -> KeywordSettings:
@@ -64,12 +62,11 @@ def configure(small: bool = False) -> KeywordSettings:
 
 def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     """Words and background noise of a folder, with its official split."""
-    rate, cache = settings.rate, settings.cache or None
-    found = open_corpus(folder, ("train", "val"), rate=rate, cache=cache)
-    elsewhere = open_corpus(settings.noise, kinds=("noise",), rate=rate, cache=cache) if settings.noise else found
-    noise = read(elsewhere.where(kind="noise"), settings.decode_once, settings.cache)
-    words = held_out(read(found.where(kind="word"), settings.decode_once, settings.cache))
-    speech = read(found.where(kind="speech"), settings.decode_once, settings.cache) if settings.background else None
+    found = settings.find(folder, ("train", "val"))
+    elsewhere = settings.find(settings.noise, kinds=("noise",)) if settings.noise else found
+    noise = settings.read(elsewhere.where(kind="noise"))
+    words = held_out(settings.read(found.where(kind="word")))
+    speech = settings.read(found.where(kind="speech")) if settings.background else None
     train = Keywords(
         words.split("train"), _words(settings.words), _of(noise, "train"), settings.background, _varied(settings),
         settings.seconds, speech and speech.split("train"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from centaurus.data import Corpus, measured, prepared
+from centaurus.data import Corpus, measured, open_corpus, prepared
+from centaurus.data.clips import OnFault
 from centaurus.training.config import Training
 from centaurus.training.fit import Data
 from centaurus.training.objective import Objective
@@ -31,9 +32,32 @@ class Recipe:
     prepare: Callable[[Any, Path], Prepared]
 
 
-def read(corpus: Corpus, decode_once: bool, cache: str) -> Corpus:
-    """The corpus with all lengths known: decoded into the cache, or from the headers where it is too large for that."""
-    return prepared(corpus, cache or None) if decode_once else measured(corpus)
+@dataclass(frozen=True, kw_only=True)
+class Reading(Training):
+    """How recordings are read: at a rate, from disk each time or ``decode_once`` into a ``cache`` of decoded sound.
+
+    ``on_fault`` is what a recording that cannot be used does: skip (it is named and left out) or fail (so is the run).
+    """
+
+    rate: int = 16_000
+    decode_once: bool = False
+    cache: str = ""
+    on_fault: OnFault = "skip"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.on_fault not in get_args(OnFault):
+            raise ValueError(f"on_fault should be {' or '.join(get_args(OnFault))}, got {self.on_fault!r}")
+
+    def find(
+        self, folder: str | Path, splits: Iterable[str] | None = None, kinds: Iterable[str] | None = None
+    ) -> Corpus:
+        """What a folder has of some splits and kinds."""
+        return open_corpus(folder, splits, kinds, self.rate, self.cache or None, self.on_fault)
+
+    def read(self, corpus: Corpus) -> Corpus:
+        """The corpus with all lengths known: decoded, or from the headers where it is too large for that."""
+        return prepared(corpus, self.cache or None) if self.decode_once else measured(corpus)
 
 
 def hours(corpus: Corpus) -> float:

@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.runtime.session import Session
+from centaurus.verification import Law, Verification
 
 Samples = NDArray[np.float32]
 ROWS, TOLERANCE = 3, 1e-4
 
 
-class Check(NamedTuple):
-    """One law: its name, the worst error found and the error allowed, both against the largest value."""
-
-    name: str
-    worst: float
-    tolerance: float
-
-    @property
-    def holds(self) -> bool:
-        """True when the worst error is a number within the tolerance."""
-        return self.worst <= self.tolerance
-
-
-@dataclass(frozen=True)
-class FileVerification:
-    """Every law of a file with its worst error."""
-
-    laws: tuple[Check, ...]
-
-    @property
-    def holds(self) -> bool:
-        """True when no law is broken."""
-        return all(law.holds for law in self.laws)
-
-    def json(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"holds": self.holds, "laws": [law._asdict() | {"holds": law.holds} for law in self.laws]}
-
-    def __str__(self) -> str:
-        broken = sum(not law.holds for law in self.laws)
-        head = f"{'law':<46} {'worst':>9} {'allowed':>9}"
-        lines = [f"{n:<46} {w:>9.2g} {t:>9.2g}  {'ok' if w <= t else 'BROKEN'}" for n, w, t in self.laws]
-        end = "all laws hold" if self.holds else f"{broken} of {len(self.laws)} laws are broken"
-        return "\n".join([head, *lines, end])
-
-
-def verify_file(path: str | Path, extra: Sequence[Check] = (), seed: int = 0) -> FileVerification:
+def verify_file(path: str | Path, extra: Sequence[Law] = (), seed: int = 0) -> Verification:
     """Stream noise through a file in many ways and compare with the whole at once."""
     session = Session(path, batch=ROWS)
     s, rng = session.settings, np.random.default_rng(seed)
@@ -60,15 +23,15 @@ def verify_file(path: str | Path, extra: Sequence[Check] = (), seed: int = 0) ->
     signal = (0.1 * rng.standard_normal((ROWS, samples))).astype(np.float32)
     whole = run(session, signal, [samples])
     laws = [
-        Check("pieces of any size = the whole", _pieces(session, signal, whole, rng), 0.0),
-        Check("frames = samples · ratio", float(whole.shape[-1] != s.frames(samples)), 0.0),
-        Check("a row alone = the row in a batch", _alone(path, signal, whole), TOLERANCE),
-        Check("save and restore = going on", _restored(path, session, signal, whole), TOLERANCE),
-        Check("a row that joins later = the row from the start", _joined(session, signal, whole), TOLERANCE),
-        Check("silence and full scale stay finite", _finite(session, samples), 0.0),
+        Law("pieces of any size = the whole", _pieces(session, signal, whole, rng), 0.0),
+        Law("frames = samples · ratio", float(whole.shape[-1] != s.frames(samples)), 0.0),
+        Law("a row alone = the row in a batch", _alone(path, signal, whole), TOLERANCE),
+        Law("save and restore = going on", _restored(path, session, signal, whole), TOLERANCE),
+        Law("a row that joins later = the row from the start", _joined(session, signal, whole), TOLERANCE),
+        Law("silence and full scale stay finite", _finite(session, samples), 0.0),
         *extra,
     ]
-    return FileVerification(tuple(laws))
+    return Verification(tuple(laws))
 
 
 def run(session: Session, signal: Samples, sizes: Sequence[int]) -> Samples:

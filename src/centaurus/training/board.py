@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from centaurus.audio.spectrogram import Samples, spectrogram
 from centaurus.training.objective import Example
 
 SECONDS = 10  # of audio for each example
@@ -33,17 +31,14 @@ class Board:
         for name, samples in examples:
             heard = samples[: SECONDS * rate].detach().float().cpu()
             self.writer.add_audio(name, heard.clamp(-1, 1)[None], step, sample_rate=rate)
-            self.writer.add_image(name, spectrogram(heard), step)
+            self.writer.add_image(name, picture(heard.numpy()), step)
 
     def close(self) -> None:
         """Write what is waiting."""
         self.writer.close()
 
 
-def spectrogram(x: Tensor, size: int = 512, floor: float = -80.0) -> Tensor:
-    """A grey picture (1, frequency, time), high frequencies on top, from ``floor`` decibels below the peak up to it."""
-    window = torch.hann_window(size)
-    power = torch.stft(x, size, size // 4, window=window, return_complex=True, pad_mode="constant").abs().square()
-    decibels = 10 * torch.log10(power + 1e-12)
-    decibels = decibels - decibels.max()
-    return (1 - decibels.clamp_min(floor) / floor).flip(0)[None]
+def picture(x: Samples, floor: float = 80.0) -> Samples:
+    """A grey spectrogram (1, frequency, time), high frequencies on top, from so many decibels below its peak to it."""
+    decibels = spectrogram(x)
+    return (1 + (decibels - decibels.max()).clip(-floor, 0) / floor)[None, ::-1]
