@@ -64,3 +64,8 @@ def test_without_torch_a_command_says_so_in_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'centaurus-ssm[torch]'" in done.stderr
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "centaurus", "models"], capture_output=True, text=True, check=True)
+    assert "kws-hybrid-8" in done.stdout
