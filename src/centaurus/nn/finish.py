@@ -83,13 +83,14 @@ class _Finish(torch.autograd.Function):
     ) -> Tensor:
         y = torch.empty_like(u)
         mean, rstd = u.new_empty(u.shape[1:]), u.new_empty(u.shape[1:])
+        gain, shift = _gain_and_shift(weight, bias, scale)
         for at in _pieces(u):
-            x, m, r = u[:, *at], mean[at], rstd[at]
-            torch.mean(x, 0, out=m)
-            x = x - m
+            m, r = mean[at], rstd[at]
+            torch.mean(u[:, *at], 0, out=m)
+            x = u[:, *at] - m
             torch.mean(x * x, 0, out=r)
             r.add_(EPS).rsqrt_()
-            z = _affine(x.mul_(r), weight, bias, scale, before, at, x)
+            z = _affine(x.mul_(r), gain, shift, before, at, x)
             torch.ops.aten.silu.out(z, out=y[:, *at]) if activate else y[:, *at].copy_(z)
         ctx.save_for_backward(u, weight, bias, scale, before, mean, rstd)
         ctx.activate = activate
@@ -99,36 +100,47 @@ class _Finish(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         u, weight, bias, scale, before, mean, rstd = ctx.saved_tensors
+        channels = len(u)
         du = torch.empty_like(u)
         added = None if before is None else torch.empty_like(u)
-        dw, db = torch.zeros_like(weight), torch.zeros_like(bias)
+        gain, shift = _gain_and_shift(weight, bias, scale)
+        dgain, dshift = (u.new_zeros(channels, u.shape[1]) for _ in range(2))
         for at in _pieces(u):
             x = (u[:, *at] - mean[at]).mul_(rstd[at])
             gz = g[:, *at]
             if ctx.activate:
-                gz = torch.ops.aten.silu_backward(gz, _affine(x, weight, bias, scale, before, at, torch.empty_like(x)))
-            if added is not None:
+                out = torch.empty_like(x) if added is None else added[:, *at]
+                z = _affine(x, gain, shift, before, at, torch.empty_like(x))
+                gz = torch.ops.aten.silu_backward.grad_input(gz, z, grad_input=out)
+            elif added is not None:
                 added[:, *at] = gz
-            gy = gz * (weight[:, None, None] if scale is None else scale[:, at[0]] * weight[:, None, None])
-            sums = gz if scale is None else gz * scale[:, at[0]]
-            db += sums.sum((1, 2))
-            dw += (sums * x).sum((1, 2))
-            gx = (gy * x).mean(0)
-            gy.sub_(gy.mean(0)).sub_(x.mul_(gx))
-            torch.mul(gy, rstd[at], out=du[:, *at])
-        return du, dw, db, None, added, None
+            dshift[:, at[0]] += gz.sum(2)
+            gx = gz * x
+            dgain[:, at[0]] += gx.sum(2)
+            factor = gain.expand(-1, u.shape[1], -1)[:, at[0]]
+            # torch.mean of both products with the factor, as one product of matrices each
+            rows = factor.permute(1, 2, 0) / channels
+            along, across = (torch.bmm(rows, v.transpose(0, 1))[:, 0] for v in (gx, gz))
+            torch.mul(gz, factor, out=gx).sub_(across)
+            gx.addcmul_(x, along, value=-1)
+            torch.mul(gx, rstd[at], out=du[:, *at])
+        each = dgain if scale is None else dgain * scale[..., 0]
+        sums = dshift if scale is None else dshift * scale[..., 0]
+        return du, each.sum(1), sums.sum(1), None, added, None
+
+
+def _gain_and_shift(weight: Tensor, bias: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What the normalised signal is multiplied with and what is added: (c, b, 1), or (c, 1, 1) without a scale."""
+    gain, shift = weight[:, None, None], bias[:, None, None]
+    return (gain, shift) if scale is None else (gain * scale, shift * scale)
 
 
 def _affine(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor | None,
-    before: Tensor | None,
-    at: tuple[slice, slice],
-    out: Tensor,
+    x: Tensor, gain: Tensor, shift: Tensor, before: Tensor | None, at: tuple[slice, slice], out: Tensor
 ) -> Tensor:
     """The signal just before the activation, from the normalised one."""
-    z = torch.mul(x, weight[:, None, None], out=out).add_(bias[:, None, None])
-    z = z if scale is None else z.mul_(scale[:, at[0]])
-    return z if before is None else z.add_(before[:, *at])
+    if gain.shape[1] > 1:
+        gain, shift = gain[:, at[0]], shift[:, at[0]]
+    if before is None:
+        return torch.mul(x, gain, out=out).add_(shift)
+    return torch.addcmul(before[:, *at], x, gain, out=out).add_(shift)

@@ -82,8 +82,9 @@ def bin_weights(spectrum: Tensor, length: int) -> Tensor:
 
 def padded(x: Tensor, length: int) -> Tensor:
     """Zeros after the last sample, up to ``length``."""
-    out = x.new_zeros(*x.shape[:-1], length)
+    out = x.new_empty(*x.shape[:-1], length)
     out[..., : x.shape[-1]] = x
+    out[..., x.shape[-1] :] = 0
     return out
 
 
