@@ -94,6 +94,17 @@ def test_the_ratio_and_the_level_are_those_of_the_paper(apart: tuple[Corpus, Cor
     assert max(levels) <= -14.9
 
 
+def test_a_residue_of_the_noise_may_stay(apart: tuple[Corpus, Corpus]) -> None:
+    (noisy, clean), (same, kept) = (
+        Mixtures(*apart, Mixing(residue=residue, time_masks=0, frequency_masks=0), 2**15).mixture(
+            1, np.random.default_rng(3)
+        )
+        for residue in (0.0, 0.1)
+    )
+    assert np.array_equal(noisy, same)
+    np.testing.assert_allclose(kept - clean, 0.1 * (noisy - clean), atol=1e-6)
+
+
 def test_only_the_input_is_masked(apart: tuple[Corpus, Corpus]) -> None:
     masked, plain = (Mixtures(*apart, Mixing(time_masks=n, frequency_masks=n), length=ROW) for n in (2, 0))
     noisy, clean = masked.mixture(0, np.random.default_rng(3))

@@ -38,6 +38,8 @@ class Mixing:
     """The share of examples that are noise alone."""
     clean_input: float = 0.0
     """The share of examples that are all but free of noise."""
+    residue: float = 0.0
+    """How much of the noise stays in what is asked for: 0.1 is 20 dB less, and harms speech less than nothing at all."""
 
 
 class Mixtures:
@@ -99,7 +101,7 @@ class Mixtures:
         return {"audio": noisy[None], "clean": clean[None], "samples": np.array(used)}
 
     def mixture(self, index: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
-        """(noisy, clean) of a row."""
+        """(noisy, clean but for the residue) of a row."""
         how, speech = self.mixing, self._speech(index)
         varied = rng.random() < how.variety
         noise = self._varied_noise(rng) if varied else self._recorded(rng)
@@ -111,7 +113,7 @@ class Mixtures:
         elif kind < how.silent_speech + how.clean_input:
             snr = rng.uniform(30, 60)
         noisy, clean = denoising.limited(*mix(speech, noise, snr, level))
-        return self._masked(noisy, rng), clean
+        return self._masked(noisy, rng), clean + np.float32(how.residue) * (noisy - clean)
 
     def _speech(self, index: int) -> Samples:
         def load(recording: int, start: int, frames: int) -> Samples:

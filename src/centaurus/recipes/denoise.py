@@ -15,21 +15,26 @@ from centaurus.training.config import nearest
 from centaurus.training.fit import Data
 from centaurus.training.objective import Clean
 
+# The hourglass at half its width: as deep, with the same 16 ms, at twice the speed.
 SMALL = DenoiserTable(
     encoder=(
-        Row("full", 16, 32, 8),
-        Row("pointwise", 4, 64, 64),
-        Row("pointwise", 2, 96, 96),
+        Row("full", 4, 8, 16),
+        Row("full", 4, 16, 4),
+        Row("bottleneck", 2, 32, 64, 4),
+        Row("bottleneck", 2, 48, 64, 4),
+        Row("pointwise", 2, 64, 128),
         Row("pointwise", 2, 128, 128),
     ),
-    middle=(),
+    middle=(Row("pointwise", 1, 128, 128),),
     decoder=(
-        Row("pointwise", 2, 96, 128),
-        Row("pointwise", 2, 64, 96),
-        Row("pointwise", 4, 32, 64),
-        Row("full", 16, 1, 8),
+        Row("pointwise", 2, 64, 128),
+        Row("pointwise", 2, 48, 128),
+        Row("bottleneck", 2, 32, 64, 4),
+        Row("bottleneck", 2, 16, 64, 4),
+        Row("full", 4, 8, 4),
+        Row("full", 4, 1, 16),
     ),
-    output=(Row("full", 1, 1, 8),),
+    output=(Row("full", 1, 1, 16),),
 )
 TABLES = {"small": SMALL, **DENOISERS}
 
@@ -39,7 +44,7 @@ class DenoiseSettings(Reading):
     """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
 
     ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
-    of noise alone, ``clean_input`` that of speech alone.
+    of noise alone, ``clean_input`` that of speech alone; ``residue`` is how much of the noise may stay.
     """
 
     network: str = "hybrid"
@@ -57,6 +62,7 @@ class DenoiseSettings(Reading):
     variety: float = 0.0
     silent_speech: float = 0.0
     clean_input: float = 0.0
+    residue: float = 0.0
 
 
 def configure(small: bool = False) -> DenoiseSettings:
@@ -64,19 +70,10 @@ def configure(small: bool = False) -> DenoiseSettings:
     paper = DenoiseSettings(epochs=500, lr=0.005, decay=0.02, warmup=0.01, batch=192, validations=500)
     if not small:
         return paper
-    rows = replace(paper, length=2**15, cut=True, batch=16, variety=0.3, silent_speech=0.02, clean_input=0.05)
-    mixed = replace(rows, losses="smooth_l1:1, erb:1, si_sdr:0.1", time_masks=1, frequency_masks=0, decode_once=True)
-    return replace(
-        mixed,
-        network="small",
-        dc_block=True,
-        epochs=2,
-        warmup=0.05,
-        validations=10,
-        validation_items=96,
-        ema=0.995,
-        workers=1,
-    )
+    rows = replace(paper, length=2**14, cut=True, batch=8, snr_high=20.0, time_masks=0, frequency_masks=0)
+    mixed = replace(rows, variety=0.5, silent_speech=0.03, clean_input=0.1, residue=0.1, decode_once=True, workers=1)
+    learnt = replace(mixed, network="small", dc_block=True, level=125.0, losses="residual:0.5, compressed:6")
+    return replace(learnt, epochs=2, lr=4e-3, warmup=0.05, validations=10, validation_items=96, ema=0.998)
 
 
 def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
@@ -110,7 +107,9 @@ def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str
 
 
 def _mixing(s: DenoiseSettings) -> Mixing:
-    return Mixing(_snr(s), _level(s), s.time_masks, s.frequency_masks, s.variety, s.silent_speech, s.clean_input)
+    return Mixing(
+        _snr(s), _level(s), s.time_masks, s.frequency_masks, s.variety, s.silent_speech, s.clean_input, s.residue
+    )
 
 
 def _snr(settings: DenoiseSettings) -> tuple[float, float]:
