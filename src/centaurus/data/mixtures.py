@@ -39,7 +39,7 @@ class Mixing:
     clean_input: float = 0.0
     """The share of examples that are all but free of noise."""
     residue: float = 0.0
-    """How much of the noise stays in what is asked for: 0.1 is 20 dB less, and harms speech less than nothing at all."""
+    """How much of the noise stays in what is asked for: 0.1 is 20 dB less, and harms speech less than none at all."""
 
 
 class Mixtures:
