@@ -10,7 +10,7 @@ import pytest
 
 from centaurus.audio import AudioError
 from centaurus.data import synthetic
-from centaurus.models import count
+from centaurus.models import count, load
 from centaurus.recipes import RECIPES, asr, denoise, kws, launch
 from centaurus.training.config import from_data, override, to_data
 from centaurus.training.tokens import CHARACTERS
@@ -22,7 +22,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_numbers_are_the_papers() -> None:
-    settings = [recipe.configure(False) for recipe in RECIPES.values()]
+    settings = [RECIPES[name].configure(False) for name in ("kws", "denoise", "asr")]
     found = [(s.epochs, s.lr, s.decay, s.warmup, s.batch, s.clip) for s in settings]
     assert found == [
         (200, 0.01, 0.05, 0.1, 512, 1),
@@ -118,3 +118,26 @@ def test_a_damaged_recording_is_skipped_or_fails(tmp_path: Path, once: str) -> N
         kws.prepare(override(settings, ["on_fault=fail"]), data)
     with pytest.raises(ValueError, match="on_fault should be skip or fail, got 'stop'"):
         override(settings, ["on_fault=stop"])
+
+
+@pytest.mark.parametrize("vocabulary", ["words", "characters"])
+def test_connected_words_are_put_together(tmp_path: Path, vocabulary: str) -> None:
+    data = synthetic.speech_commands(tmp_path / "data", ("go", "left"), clips=12, speakers=12)
+    settings = override(
+        RECIPES["commands"].configure(True),
+        [
+            f"vocabulary={vocabulary}",
+            "length=24000",
+            "phrases=4",
+            "steps=1",
+            "batch=2",
+            "workers=0",
+            "validation_items=2",
+        ],
+    )
+    run = launch.start("commands", settings, data, tmp_path / "run")
+    launch.train(run, "commands", settings, data)
+    net = load(tmp_path / "run" / "last.safetensors")
+    letters = [" ", *sorted(set("goleft"))]
+    assert net.settings["tokens"] == ["<blank>", *(["go", "left"] if vocabulary == "words" else letters)]
+    assert float(1 / net.ratio / 16_000) == 0.04

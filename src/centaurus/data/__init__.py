@@ -1,7 +1,7 @@
 """Corpora as they lie on disk: readers, caches, synthetic stand-ins. Sound as numpy arrays; nothing of networks.
 
 ``open_corpus`` finds the clips of a folder in any known layout; ``prepared`` decodes them once. ``Keywords``,
-``Mixtures``, ``Pairs`` and ``Utterances`` make examples of them: ``size()``, ``draw(epoch, rng)`` and
+``Phrases``, ``Mixtures``, ``Pairs`` and ``Utterances`` make examples of them: ``size()``, ``draw(epoch, rng)`` and
 ``example(index, rng)``, whose every number follows from what they are given.
 """
 
@@ -12,6 +12,7 @@ from centaurus.data.layouts import LAYOUTS, open_corpus, recognise
 from centaurus.data.leakage import without_leaks
 from centaurus.data.mixtures import Mixing, Mixtures, Pairs
 from centaurus.data.packed import cache_folder, open_pack, write_pack
+from centaurus.data.phrases import Phrases, Phrasing
 from centaurus.data.prepare import measured, prepared
 from centaurus.data.utterances import Utterances
 
@@ -24,6 +25,8 @@ __all__ = [
     "Mixing",
     "Mixtures",
     "Pairs",
+    "Phrases",
+    "Phrasing",
     "Utterances",
     "Variation",
     "cache_folder",

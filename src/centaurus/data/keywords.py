@@ -101,14 +101,7 @@ class Keywords:
         return x * gain(rng.uniform(-how.gain_db, how.gain_db)) if how.gain_db else x
 
     def _noise(self, rng: np.random.Generator, frames: int) -> Samples:
-        """Recorded noise, or coloured noise if there is none and now and then anyway; at about its own level."""
-        if self.noise is None or not len(self.noise) or rng.random() < 0.2:
-            return coloured(rng, frames, rate=self.words.rate) * np.float32(0.03)
-        index = int(rng.integers(len(self.noise)))
-        known = self.noise[index].frames
-        if known > frames and self.noise[index].rate == self.words.rate:
-            return self.noise.take(index, int(rng.integers(0, known - frames + 1)), frames)[1]
-        return looped(rng, self.noise.take(index)[1], frames)
+        return some_noise(self.noise, frames, self.words.rate, rng)
 
     def _background(self, rng: np.random.Generator) -> Samples:
         kind = rng.random()
@@ -138,6 +131,17 @@ class Keywords:
             y[last - len(x) : last] = x * gain(rng.uniform(-10, 5))
             last -= len(x) + int(rng.integers(0, self.words.rate // 4))
         return y
+
+
+def some_noise(noise: Corpus | None, frames: int, rate: int, rng: np.random.Generator) -> Samples:
+    """Recorded noise, or coloured noise if there is none and now and then anyway; at about its own level."""
+    if noise is None or not len(noise) or rng.random() < 0.2:
+        return coloured(rng, frames, rate=rate) * np.float32(0.03)
+    index = int(rng.integers(len(noise)))
+    known = noise[index].frames
+    if known > frames and noise[index].rate == rate:
+        return noise.take(index, int(rng.integers(0, known - frames + 1)), frames)[1]
+    return looped(rng, noise.take(index)[1], frames)
 
 
 def without_words(speech: Corpus, words: Sequence[str]) -> Corpus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,11 +153,14 @@ class Taught:
         return {**item, "teacher": self.teacher.logits(placed, item["audio"].shape[-1])}
 
 
-def network(settings: RecognitionSettings, tokens: Tokens) -> Recognizer:
+def network(
+    settings: RecognitionSettings, tokens: Tokens, tables: Mapping[str, RecognizerTable] | None = None
+) -> Recognizer:
     """The table for this vocabulary."""
-    if settings.network not in TABLES:
-        raise ValueError(f"there is no network {settings.network!r} for speech{nearest(settings.network, TABLES)}")
-    table = TABLES[settings.network]
+    tables = TABLES if tables is None else tables
+    if settings.network not in tables:
+        raise ValueError(f"there is no network {settings.network!r} for speech{nearest(settings.network, tables)}")
+    table = tables[settings.network]
     table = replace(table, backbone=(Row(DC_BLOCK), *table.backbone)) if settings.dc_block else table
     kept = {"sample_rate": settings.rate, "tokens": list(tokens.names)}
     return recognizer(table, vocabulary=len(tokens.names), settings=kept)

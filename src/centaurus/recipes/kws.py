@@ -11,6 +11,7 @@ from pathlib import Path
 from centaurus.data import Corpus, Keywords, Variation
 from centaurus.data.keywords import NONE
 from centaurus.models import Classifier, ClassifierTable, Row, classifier
+from centaurus.models.network import Network
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
 from centaurus.nn import Block
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
@@ -68,12 +69,12 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     words = held_out(settings.read(found.where(kind="word")))
     speech = settings.read(found.where(kind="speech")) if settings.background else None
     train = Keywords(
-        words.split("train"), _words(settings.words), _of(noise, "train"), settings.background, _varied(settings),
+        words.split("train"), _words(settings.words), noise_of(noise, "train"), settings.background, _varied(settings),
         settings.seconds, speech and speech.split("train"),
     )  # fmt: skip
     names = train.classes[:-1] if settings.background else train.classes
     check = Keywords(
-        words.split("val"), names, _of(noise, "val"), settings.background, NONE, settings.seconds,
+        words.split("val"), names, noise_of(noise, "val"), settings.background, NONE, settings.seconds,
         speech and speech.split("val"),
     )  # fmt: skip
     notes = {"layout": found.name, "classes": list(train.classes), "train_examples": train.size()}
@@ -93,11 +94,11 @@ def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
     hop = math.prod(row.resample for row in table.blocks)
     window = max(1, round(settings.seconds * settings.rate) // hop)
     net = classifier(table, classes, window=window, settings={"sample_rate": settings.rate})
-    _tune(net, settings.tuned, settings.rate)
+    tune_blocks(net, settings.tuned, settings.rate)
     return net
 
 
-def _tune(net: Classifier, count: int, rate: float) -> None:
+def tune_blocks(net: Network, count: int, rate: float) -> None:
     """Spread the modes of the first blocks over what they hear: speech at first, slower changes further in."""
     blocks = [block for block in net.modules() if isinstance(block, Block)]
     for k, block in enumerate(blocks[:count]):
@@ -127,7 +128,7 @@ def _words(text: str) -> int | list[str] | None:
     return int(text) if text.isdecimal() else [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _of(noise: Corpus, split: str) -> Corpus:
+def noise_of(noise: Corpus, split: str) -> Corpus:
     """Its clips of a split; those without one belong to every split."""
     return noise.of(clip for clip in noise if clip.labels.get("split", split) == split)
 

@@ -1,0 +1,143 @@
+"""Examples for connected words: clips of single words put together to phrases, with where each word is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio.augment import add_noise, change_speed
+from centaurus.audio.level import to_level
+from centaurus.data.clips import Corpus
+from centaurus.data.keywords import some_noise
+
+Samples = NDArray[np.float32]
+Item = dict[str, NDArray[np.generic]]
+Encode = Callable[[str], Mapping[str, NDArray[np.generic]]]
+
+FRAME = 160  # of the envelope: 10 ms at 16 kHz
+QUIET_DB, MARGIN = 30.0, 4  # a word begins and ends so far below its loudest frame, and so many frames beyond
+FADE = 160  # samples over which a word comes in and goes out
+
+
+class Spoken(NamedTuple):
+    """A word and its samples [start, end) in a phrase."""
+
+    word: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """How phrases are made. Ranges are drawn from evenly; times are in seconds."""
+
+    words: tuple[int, int] = (1, 7)
+    gap: tuple[float, float] = (-0.03, 0.4)
+    """Between the end of a word and the start of the next; below zero they overlap."""
+    edge: tuple[float, float] = (0.1, 0.5)
+    """Before the first word; after the last there is at least as much."""
+    speed: float = 0.1
+    level: tuple[float, float] = (-35.0, -15.0)
+    noisy: float = 0.7
+    snr: tuple[float, float] = (5.0, 30.0)
+    one_speaker: float = 0.7
+    """The share of phrases that one speaker says, from those who said enough words."""
+
+
+class Phrases:
+    """``count`` phrases an epoch; with ``fixed`` the same ones every time, whatever the generator given."""
+
+    def __init__(
+        self,
+        words: Corpus,
+        noise: Corpus | None = None,
+        how: Phrasing = Phrasing(),  # noqa: B008, it is frozen
+        count: int = 1000,
+        encode: Encode | None = None,
+        length: int | None = None,
+        fixed: int | None = None,
+    ) -> None:
+        if not len(words) or not words.values("word"):
+            raise ValueError(f"the {words.name} corpus has no clips with a word")
+        self.words, self.noise, self.how, self.count, self.encode = words, noise, how, count, encode
+        self.length, self.fixed = length, fixed
+        by_speaker: dict[str, list[int]] = defaultdict(list)
+        for index, clip in enumerate(words):
+            by_speaker[clip.labels.get("speaker", "")].append(index)
+        self._speakers = [members for members in by_speaker.values() if len(members) >= 4]
+
+    def size(self) -> int:
+        """Phrases in an epoch."""
+        return self.count
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Their numbers: each is another phrase every time, or the same one where they are fixed."""
+        return np.arange(self.count)
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """``audio`` (1, t), how many ``samples`` are not padding, and what ``encode`` makes of the text."""
+        x, said = self.phrase(index, rng)
+        audio = x if self.length is None else np.pad(x, (0, self.length - len(x)))
+        text = self.encode(" ".join(spoken.word for spoken in said)) if self.encode else {}
+        return {"audio": audio[None], "samples": np.array(len(x)), **text}
+
+    def phrase(self, index: int, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
+        """A phrase and where its words are; as many words as fit in ``length``."""
+        if self.fixed is not None:
+            rng = np.random.default_rng([self.fixed, index])
+        how, rate = self.how, self.words.rate
+        speed = float(rng.uniform(1 - how.speed, 1 + how.speed)) if how.speed else 1.0
+        at = first = round(rng.uniform(*how.edge) * rate)
+        placed: list[tuple[int, Samples]] = []
+        said: list[Spoken] = []
+        for clip_index in self._choice(rng):
+            clip, x = self.words.take(clip_index)
+            x = _faded(trimmed(change_speed(x, speed)))
+            if said and self.length is not None and at + len(x) + first > self.length:
+                break
+            placed.append((at, to_level(x, -20 + rng.uniform(-3, 3))))
+            said.append(Spoken(clip.labels["word"], at, at + len(x)))
+            at += len(x) + round(rng.uniform(*how.gap) * rate)
+        total = said[-1].end + first
+        y = np.zeros(total, np.float32)
+        for start, x in placed:
+            y[start : start + len(x)] += x
+        if rng.random() < how.noisy:
+            y = add_noise(y, some_noise(self.noise, total, rate, rng), rng.uniform(*how.snr))
+        y = to_level(y, rng.uniform(*how.level))[: self.length]
+        return y / np.float32(max(1.0, np.abs(y).max(initial=0))), said
+
+    def _choice(self, rng: np.random.Generator) -> list[int]:
+        low, high = self.how.words
+        count = int(rng.integers(low, high + 1))
+        if self._speakers and rng.random() < self.how.one_speaker:
+            members = self._speakers[int(rng.integers(len(self._speakers)))]
+            return [members[int(k)] for k in rng.integers(0, len(members), count)]
+        return [int(k) for k in rng.integers(0, len(self.words), count)]
+
+
+def trimmed(x: Samples) -> Samples:
+    """A word without the quiet before and after it."""
+    frames = len(x) // FRAME
+    if not frames:
+        return x
+    power = np.square(x[: frames * FRAME]).reshape(frames, FRAME).mean(axis=1)
+    loud = np.flatnonzero(power > power.max() * 10 ** (-QUIET_DB / 10))
+    if not len(loud):
+        return x
+    return x[max(0, loud[0] - MARGIN) * FRAME : (loud[-1] + 1 + MARGIN) * FRAME]
+
+
+def _faded(x: Samples) -> Samples:
+    """A word that comes in and goes out softly."""
+    edge = min(FADE, len(x) // 2)
+    ramp = np.linspace(0, 1, edge, dtype=np.float32)
+    y = x.copy()
+    y[:edge] *= ramp
+    y[len(y) - edge :] *= ramp[::-1]
+    return y

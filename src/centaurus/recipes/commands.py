@@ -1,0 +1,75 @@
+"""Connected words: a recogniser of phrases that are put together from clips of single words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from centaurus.data import Phrases, Phrasing
+from centaurus.models import RecognizerTable, Row
+from centaurus.models.tables import RECOGNIZERS
+from centaurus.recipes.asr import Encode, RecognitionSettings, network
+from centaurus.recipes.kws import held_out, noise_of, tune_blocks
+from centaurus.recipes.recipe import Prepared, Recipe, hours
+from centaurus.training.fit import Data
+from centaurus.training.recognise import Recognise
+from centaurus.training.tokens import read_tokens
+
+# The recogniser's rows, narrow: 20 ms a frame of the backbone, 40 ms a frame of the head.
+NARROW = RecognizerTable(
+    backbone=(
+        Row("full", 5, 8, 16),
+        Row("full", 4, 16, 4),
+        Row("bottleneck", 2, 32, 64, 4),
+        Row("bottleneck", 2, 64, 128, 4),
+        Row("pointwise", 2, 96, 128),
+        Row("pointwise", 2, 128, 192),
+    ),
+    head=(Row("pointwise", 2, 192, 256), Row("pointwise", 1, 192, 256, times=2)),
+)
+TABLES = {"commands": NARROW, **RECOGNIZERS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandSettings(RecognitionSettings):
+    """``phrases`` an epoch, of up to ``most`` words that fit in ``length`` samples; the rest is how they are said."""
+
+    network: str = "commands"
+    losses: str = "tokens:1"
+    vocabulary: str = "words"
+    length: int = 4 * 16_000
+    phrases: int = 8192
+    most: int = 7
+    speed: float = 0.1
+    noisy: float = 0.7
+    tuned: int = 4
+    noise: str = ""
+    decode_once: bool = True
+
+
+def configure(small: bool = False) -> CommandSettings:
+    """A network for two cores; the small one sees fewer phrases."""
+    whole = CommandSettings(epochs=40, lr=4e-3, decay=0.05, warmup=0.05, batch=8, dc_block=True, validation_items=200)
+    return replace(whole, epochs=2, validations=8, workers=1, ema=0.995) if small else whole
+
+
+def prepare(settings: CommandSettings, folder: Path) -> Prepared:
+    """Phrases of words of the training speakers, and fixed ones of the others."""
+    found = settings.find(folder, ("train", "val"))
+    words = held_out(settings.read(found.where(kind="word")))
+    noise = settings.read((settings.find(settings.noise) if settings.noise else found).where(kind="noise"))
+    tokens = read_tokens(settings.vocabulary, words.values("word"))
+    encode, how = Encode(tokens), Phrasing((1, settings.most), speed=settings.speed, noisy=settings.noisy)
+    train = Phrases(
+        words.split("train"), noise_of(noise, "train"), how, settings.phrases, encode, length=settings.length
+    )
+    check = Phrases(words.split("val"), noise_of(noise, "val"), replace(how, speed=0.0), 400, encode, fixed=1)
+    net = network(settings, tokens, TABLES)
+    tune_blocks(net, settings.tuned, settings.rate)
+    notes = {"layout": found.name, "words": list(words.values("word")), "tokens": len(tokens.names)}
+    notes |= {"word_hours": hours(words), "noise_hours": hours(noise), "val_examples": check.size()}
+    faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
+    return Prepared(Recognise(net, settings.losses), Data(train, check), notes, faults)
+
+
+RECIPE = Recipe(configure, prepare)
