@@ -72,8 +72,8 @@ def configure(small: bool = False) -> DenoiseSettings:
         return paper
     rows = replace(paper, length=2**14, cut=True, batch=8, snr_high=20.0, time_masks=0, frequency_masks=0)
     mixed = replace(rows, variety=0.5, silent_speech=0.03, clean_input=0.1, residue=0.1, decode_once=True, workers=1)
-    learnt = replace(mixed, network="small", dc_block=True, level=125.0, losses="residual:0.5, compressed:6")
-    return replace(learnt, epochs=2, lr=4e-3, warmup=0.05, validations=10, validation_items=96, ema=0.998)
+    learnt = replace(mixed, network="small", dc_block=True, level=125.0, losses="residual:1, compressed:3")
+    return replace(learnt, epochs=2, lr=3e-3, warmup=0.05, validations=10, validation_items=96, ema=0.998)
 
 
 def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
