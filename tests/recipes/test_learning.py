@@ -53,9 +53,9 @@ def test_noise_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(denoise.TABLES, "small", CLEANER)
     data = synthetic.dns(tmp_path / "data", clean=40, noise=150, seconds=2.0)
     settings = replace(
-        denoise.configure(small=True), epochs=0, steps=360, batch=4, lr=0.01, ema=0.95, level=32.0, length=2**13,
-        losses="residual:1", snr_low=-15.0, snr_high=-5.0, variety=0.0, silent_speech=0.0, clean_input=0.0,
-        time_masks=0, workers=0, validations=2, validation_items=32,
+        denoise.configure(small=True), epochs=0, steps=500, batch=4, lr=0.01, ema=0.95, length=2**13, snr_low=-15.0,
+        snr_high=-5.0, variety=0.0, silent_speech=0.0, clean_input=0.0, residue=0.0, workers=0, validations=2,
+        validation_items=32,
     )  # fmt: skip
     figures = best("denoise", settings, data, tmp_path / "run")
     assert figures["si_sdr"] > figures["si_sdr_before"] + 5
