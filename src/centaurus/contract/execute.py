@@ -53,6 +53,12 @@ class Program:
         self.entering = "".join(i for i in self.expression.operands[self.expression.signal] if i in held)
         batch = next((i for i in held if i in left and self._only_signal(i)), "")
         tile, keep = self._tile(ways, batch)
+        # To whole chunks once, at the start, instead of at every link; nothing is heard of what comes after the end.
+        chunks = [step.chunk for step in ways if step.kind == "chunked"]
+        plain = self.entering.endswith(self.expression.time) and all(
+            v.domain == "time" for s in ways for v in s.inputs[:1]
+        )
+        self.rest = -self.samples % chunks[0] if len(chunks) == 1 and plain else 0
         self.chain = Chain(self.links, counts, self.entering, held, self.expression.output, left, batch, tile, keep)
 
     def _only_signal(self, index: str) -> bool:
@@ -196,7 +202,11 @@ class Program:
         for step in self.others:
             values[step.output.number] = self._other(step, values, log_a)
         tensors = [tensor for maker in self.makers for tensor in maker(values, log_a)]
-        return self.chain(values[self.expression.signal], tensors)
+        signal = values[self.expression.signal]
+        if not self.rest:
+            return self.chain(signal, tensors)
+        whole: Tensor = self.chain(torch.nn.functional.pad(signal, (0, self.rest)), tensors)
+        return whole.narrow(self.expression.output.index(self.expression.time), 0, self.samples)
 
 
 _primed = [False]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from centaurus.ssm.topology import Topology
-from centaurus.tensor.blocks import Chunked
+from centaurus.tensor.blocks import Chunked, joined, split
 from centaurus.tensor.modes import chunk_tables, powers, times
 from centaurus.tensor.pairs import align, pair
 from centaurus.tensor.scan import Scan
@@ -108,8 +108,9 @@ def _chunks(
         return y, times(state, tables[3].expand_as(state)) + z
     axis = link.states.index("γ")
     initial = torch.view_as_complex(align(state, batched + "η", link.states.replace("γ", "") + "η").contiguous())
-    states = link.advance(u, tables, lambda z, decay, a: Scan.apply(z, decay, initial, a))
-    y = link.read(u, states, tables)
+    blocks = split(u, link.chunk)
+    states = link.advance(blocks, tables, lambda z, decay, a: Scan.apply(z, decay, initial, a))
+    y = joined(link.read(blocks, states, tables), u.shape[-1])
     whole = u.shape[-1] // link.chunk
     final = torch.view_as_real(states.select(axis, whole))
     final = align(final, link.states.replace("γ", "") + "η", batched + "η")

@@ -155,28 +155,32 @@ class Chunked(Link):
         """a^Q as a complex tensor that lines up with the states."""
         return torch.view_as_complex(align(tensors[3], self.modes + "η", self.states + "η").contiguous())
 
-    def advance(self, x: Tensor, tensors: Tensors, scan: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
-        """States before every chunk and after the last."""
+    def advance(self, blocks: Tensor, tensors: Tensors, scan: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
+        """States before every chunk and after the last, from the signal in chunks."""
         signal, _, into, _ = self.indices()
-        z = pair(split(x, self.chunk), signal, tensors[1], into, self.states + "η")
+        z = pair(blocks, signal, tensors[1], into, self.states + "η")
         return scan(torch.view_as_complex(z.contiguous()), self._decay(tensors), self.states.index("γ"))
 
-    def read(self, x: Tensor, states: Tensor, tensors: Tensors) -> Tensor:
-        """Output from the signal inside each chunk and the state before it."""
+    def read(self, blocks: Tensor, states: Tensor, tensors: Tensors) -> Tensor:
+        """Output in chunks, from the signal inside each and the state before it."""
         _, out, _, out_of = self.indices()
-        y = self._inside(split(x, self.chunk), tensors[0])
-        return joined(pair(self._before(states), self.states + "η", tensors[2], out_of, out, onto=y), x.shape[-1])
+        y = self._inside(blocks, tensors[0])
+        return pair(self._before(states), self.states + "η", tensors[2], out_of, out, onto=y)
 
     def _before(self, states: Tensor) -> Tensor:
         axis = self.states.index("γ")
         return torch.view_as_real(states.narrow(axis, 0, states.shape[axis] - 1))
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        states = self.recall(x, tensors)
-        return self.read(x, states, tensors), states
+        blocks = split(x, self.chunk)
+        states = self._states(blocks, tensors)
+        return joined(self.read(blocks, states, tensors), x.shape[-1]), states
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
-        return self.advance(x, tensors, lambda z, decay, axis: scan_forward(z, decay, None, axis))
+        return self._states(split(x, self.chunk), tensors)
+
+    def _states(self, blocks: Tensor, tensors: Tensors) -> Tensor:
+        return self.advance(blocks, tensors, lambda z, decay, axis: scan_forward(z, decay, None, axis))
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
         signal, out, into, out_of = self.indices()
