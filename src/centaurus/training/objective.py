@@ -96,9 +96,10 @@ class Classify(Objective):
 
 @final
 class Clean(Objective):
-    """Denoising: losses between the network's samples and the clean ones."""
+    """Denoising: losses between the network's samples and the clean ones; the best network has the least of them."""
 
-    monitor = "si_sdr"
+    monitor = "loss"
+    lower_is_better = True
 
     def __init__(self, net: Denoiser, weights: str = "smooth_l1:1, erb:0..1") -> None:
         super().__init__(net, read_weights(weights, (*losses.WAVE_LOSSES, *RELATIVE_LOSSES)))
