@@ -2,18 +2,20 @@
 
     python recipes/denoise_16k.py DATA RUN [key=value ...]
 
-DATA holds the packs vctk, librispeech and noise (docs/data.md), RUN is a new folder. Every setting can be overridden;
-`start=denoise-16k minutes=600` goes on from the model that ships. Afterwards `centaurus eval RUN/last.safetensors`
-measures it and a copy at src/centaurus/pretrained with `make models` ships it.
+DATA holds the packs vctk, librispeech and noise (docs/data.md), RUN is a new folder. First with much weight on the
+waveform (RUN/first), then with most of it on spectra (RUN/fine). Every setting but the losses can be overridden;
+`start=denoise-16k minutes=600` goes on from the model that ships, with the second stage alone. Afterwards
+`centaurus eval RUN/fine/last.safetensors` measures it; a copy in src/centaurus/pretrained with `make models` ships it.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from centaurus.cli.train import Display
-from centaurus.recipes import launch
+from stages import train
+
 from centaurus.recipes.denoise import DenoiseSettings
 from centaurus.training.config import override
 
@@ -21,7 +23,6 @@ SETTINGS = DenoiseSettings(
     network="hybrid",
     dc_block=True,
     level=125.0,  # the level falls to 1/e in two seconds
-    losses="residual:0.3, compressed:8",
     minutes=150,
     batch=8,
     length=2**14,  # many cheap updates: a second of audio in a row
@@ -45,9 +46,17 @@ SETTINGS = DenoiseSettings(
     decode_once=True,
 )
 
+
+def stages(settings: DenoiseSettings) -> dict[str, DenoiseSettings]:
+    """To take noise away, and then to sound well; a trained model goes on with the second."""
+    fine = replace(settings, losses="residual:0.5, compressed:7", lr=0.7 * settings.lr)
+    return (
+        {"fine": fine}
+        if settings.start
+        else {"first": replace(settings, losses="residual:1, compressed:4"), "fine": fine}
+    )
+
+
 if __name__ == "__main__":
     data, out, *pairs = sys.argv[1:]
-    settings = override(SETTINGS, pairs)
-    run = launch.start("denoise", settings, Path(data), Path(out))
-    with Display(settings, quiet=False) as display:
-        launch.train(run, "denoise", settings, Path(data), display)
+    print(train("denoise", stages(override(SETTINGS, pairs)), Path(data), Path(out)))

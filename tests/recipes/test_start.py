@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from centaurus.models import ClassifierTable, Row, classifier, save
+from centaurus.data import synthetic
+from centaurus.models import ClassifierTable, Row, classifier, load, save
+from centaurus.recipes import kws
 from centaurus.recipes.launch import go_on_from
+from centaurus.training.config import override
+from centaurus.training.run import Run
+from recipes.stages import shorter, train
 
 
 def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
@@ -26,3 +31,19 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
         go_on_from(
             str(tmp_path / "trained.safetensors"), classifier(ClassifierTable((Row("full", 4, 2, 2),), classes=4))
         )
+
+
+def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
+    first = override(kws.configure(True), ["steps=2", "batch=2", "workers=0", "validations=1", "lr=1e-9"])
+    stages = {"first": first, "second": shorter(first, 0.5)}
+    last = train("kws", stages, data, tmp_path / "run")
+    assert last == tmp_path / "run" / "second" / "last.safetensors"
+    one, two = (load(tmp_path / "run" / name / "last.safetensors") for name in stages)
+    for before, after in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(before, after, atol=1e-6, rtol=0)
+    assert Run(last.parent).description()["settings"]["steps"] == 1
+    written = last.stat().st_mtime_ns
+    assert train("kws", stages, data, tmp_path / "run") == last
+    assert last.stat().st_mtime_ns == written

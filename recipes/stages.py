@@ -1,0 +1,40 @@
+"""Train in stages: each in a run folder of its own, from the weights that the one before it ended with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from centaurus.cli.train import Display
+from centaurus.recipes import launch
+from centaurus.training.config import Training
+from centaurus.training.run import Run
+
+S = TypeVar("S", bound=Training)
+
+
+def shorter(settings: S, share: float) -> S:
+    """The same settings for a share of the budget."""
+    return replace(
+        settings,
+        minutes=settings.minutes * share,
+        epochs=settings.epochs * share,
+        steps=round(settings.steps * share),
+    )
+
+
+def train(recipe: str, stages: Mapping[str, Training], data: Path, out: Path) -> Path:
+    """Run the stages that have not been run; the model that the last one ended with."""
+    model = ""
+    for name, settings in stages.items():
+        folder = out / name
+        if not (folder / "card.md").is_file():
+            settings = replace(settings, start=model or settings.start)
+            known = (folder / "config.json").is_file()
+            run = Run.existing(folder) if known else launch.start(recipe, settings, data, folder)
+            with Display(settings, quiet=False) as display:
+                launch.train(run, recipe, settings, data, display)
+        model = str(folder / "last.safetensors")
+    return Path(model)
