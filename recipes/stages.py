@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from centaurus.cli.train import Display
+from centaurus.models import load, save
 from centaurus.recipes import launch
 from centaurus.training.config import Training
 from centaurus.training.run import Run
@@ -23,6 +26,17 @@ def shorter(settings: S, share: float) -> S:
         epochs=settings.epochs * share,
         steps=round(settings.steps * share),
     )
+
+
+def save_mean(models: Sequence[Path], path: Path) -> Path:
+    """A model with the mean of the weights of several of one table: stages that followed each other lie close."""
+    first, *others = [load(str(model)) for model in models]
+    with torch.no_grad():
+        for number, other in enumerate(others, 2):
+            for mean, weight in zip(first.parameters(), other.parameters(), strict=True):
+                mean.lerp_(weight, 1 / number)
+    save(first, path)
+    return path
 
 
 def train(recipe: str, stages: Mapping[str, Training], data: Path, out: Path) -> Path:

@@ -13,7 +13,7 @@ from centaurus.recipes import kws
 from centaurus.recipes.launch import go_on_from
 from centaurus.training.config import override
 from centaurus.training.run import Run
-from recipes.stages import shorter, train
+from recipes.stages import save_mean, shorter, train
 
 
 def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
@@ -47,3 +47,14 @@ def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: 
     written = last.stat().st_mtime_ns
     assert train("kws", stages, data, tmp_path / "run") == last
     assert last.stat().st_mtime_ns == written
+
+
+def test_the_mean_of_models_is_the_mean_of_their_weights(tmp_path: Path) -> None:
+    table = ClassifierTable((Row("full", 4, 2, 2),), classes=3)
+    paths = [tmp_path / f"{k}.safetensors" for k in range(3)]
+    nets = [classifier(table) for _ in paths]
+    for net, path in zip(nets, paths, strict=True):
+        save(net, path)
+    mean = load(save_mean(paths, tmp_path / "mean.safetensors"))
+    for found, *each in zip(mean.parameters(), *(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(found, torch.stack(each).mean(0))
