@@ -3,9 +3,9 @@
     python recipes/kws_30.py DATA RUN [key=value ...]
 
 DATA holds the packs kws, librispeech, vctk and noise (docs/data.md), RUN is a new folder. First the words by themselves
-(RUN/words), then, more gently, after other sound as in a stream (RUN/live); the mean of the weights of both is right nearly
-as often as the first and alarms as seldom as the second. Every setting can be overridden; `start=kws-30 minutes=600` goes
-on from the model that ships, `network=kws-hybrid-2` trains a smaller one. Afterwards `centaurus eval
+(RUN/words), then, more gently, after other sound as in a stream (RUN/live); the mean of the weights of both is right
+nearly as often as the first and alarms as seldom as the second. Every setting can be overridden; `start=kws-30
+minutes=600` goes on from the model that ships, `network=kws-hybrid-2` trains a smaller one. Afterwards `centaurus eval
 RUN/kws-30.safetensors` measures it; in src/centaurus/pretrained, `make models` ships it.
 """
 
