@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -27,3 +28,7 @@ def device(request: pytest.FixtureRequest) -> Any:
     import torch
 
     return torch.device(request.param)
+
+
+# Started in the background by a shell, the tests would ignore interrupts, and so would every command they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
