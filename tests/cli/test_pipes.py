@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import resource
 import signal
 import subprocess
@@ -166,7 +167,7 @@ def test_an_interrupt_ends_a_recording_and_keeps_it(tmp_path: Path) -> None:
 def test_an_interrupt_ends_listening_and_keeps_the_words() -> None:
     words = command("transcribe", "-", "--raw", "s16le", "--rate", 16_000, "--model", exported("recognizer"))
     process = subprocess.Popen(
-        [*words, "--live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*words, "--live", "--format", "json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -177,7 +178,11 @@ def test_an_interrupt_ends_listening_and_keeps_the_words() -> None:
         process.send_signal(signal.SIGINT)
         rest, message = process.communicate(timeout=20)
         assert process.returncode == 130
-        assert first.split()[0] in rest
+        told = [json.loads(line) for line in (first + rest).splitlines()]
+        begun = next((line["partial"] for line in reversed(told) if "partial" in line), "")
+        said = [line["word"] for line in told if "word" in line]
+        assert said
+        assert " ".join(said).endswith(begun)
         assert message == b"centaurus: interrupted\n"
     finally:
         process.kill()
