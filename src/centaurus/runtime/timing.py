@@ -30,7 +30,7 @@ session = Session(sys.argv[1])
 silence = numpy.zeros(session.settings.chunk, numpy.float32)
 for _ in range(20):
     session.process(silence)
-print(resident() - before)
+sys.stdout.write(str(resident() - before))
 """
 
 
