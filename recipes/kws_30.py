@@ -33,10 +33,10 @@ SETTINGS = KeywordSettings(
     decay=0.05,
     warmup=0.03,
     before=0.03,
-    speed=0.15,
+    speed=0.1,
     gain_db=12.0,
     shift=0.1,
-    noisy=0.5,
+    noisy=0.25,
     validations=12,
     workers=0,
 )
@@ -44,7 +44,7 @@ SETTINGS = KeywordSettings(
 
 def live(settings: KeywordSettings) -> KeywordSettings:
     """The second stage: half a second of other sound before each word, so that a stream's past is nothing new."""
-    return replace(shorter(settings, 0.15), before=0.5, background=0.2, lr=0.3 * settings.lr, tuned=0)
+    return replace(shorter(settings, 0.15), before=0.5, noisy=0.5, background=0.2, lr=0.3 * settings.lr, tuned=0)
 
 
 if __name__ == "__main__":

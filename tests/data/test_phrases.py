@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from centaurus.data import Corpus, Phrases, Phrasing, open_corpus, prepared, synthetic
-from centaurus.data.phrases import trimmed
+from centaurus.data.phrases import bounds
 
-CLEAN = Phrasing(noisy=0.0, speed=0.0)
+CLEAN = Phrasing(noisy=0.0, speed=0.0, whole=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,15 @@ def test_a_row_has_the_words_that_fit(words: Corpus) -> None:
         assert not item["audio"][0, len(x) :].any()
 
 
+def test_some_rows_have_no_words(words: Corpus) -> None:
+    phrases = Phrases(words, how=Phrasing(wordless=1.0), length=24_000, encode=lambda text: {"text": np.array(text)})
+    for seed in range(5):
+        item = phrases.example(0, np.random.default_rng(seed))
+        assert str(item["text"]) == ""
+        assert item["starts"].shape == item["ends"].shape == (0,)
+        assert np.abs(item["audio"]).max() > 0.01
+
+
 def test_one_speaker_says_a_phrase(words: Corpus) -> None:
     marked = Phrases(words, how=Phrasing((5, 5), one_speaker=1.0))
     for seed in range(10):
@@ -62,12 +71,24 @@ def test_one_speaker_says_a_phrase(words: Corpus) -> None:
         assert len({words[index].labels["speaker"] for index in chosen}) == 1
 
 
-def test_quiet_around_a_word_is_cut_off() -> None:
+def test_quiet_around_a_word_is_found() -> None:
     x = np.zeros(16_000, np.float32)
     x[5_000:9_000] = 0.1
-    assert 4_000 <= len(trimmed(x)) <= 4_000 + 2 * 5 * 160
-    assert len(trimmed(np.zeros(16_000, np.float32))) == 16_000
-    assert len(trimmed(np.zeros(10, np.float32))) == 10
+    start, end = bounds(x)
+    assert 5_000 - 5 * 160 <= start <= 5_000
+    assert 9_000 <= end <= 9_000 + 5 * 160
+    assert bounds(np.zeros(16_000, np.float32)) == (0, 16_000)
+    assert bounds(np.zeros(10, np.float32)) == (0, 10)
+
+
+def test_a_word_with_its_quiet_is_where_it_is_said_to_be(words: Corpus) -> None:
+    """Around the bounds of a word there may be sound of its own clip, but nothing as loud as within."""
+    for seed in range(10):
+        x, said = Phrases(words, how=Phrasing((3, 3), noisy=0.0, whole=1.0)).phrase(0, np.random.default_rng(seed))
+        assert len(x) > said[-1].end
+        for spoken in said:
+            assert np.abs(x[spoken.start : spoken.end]).max() > 0.02
+            assert 0 < spoken.end - spoken.start <= 18_000
 
 
 def test_phrases_need_words(words: Corpus) -> None:

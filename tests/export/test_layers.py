@@ -55,6 +55,7 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "dc block": (DCBlock(), 1),
     "dc blocks": (DCBlock(3), 3),
     "leveled": (Leveled(Serial([Down(2, 4, 12), CausalConv(4), Up(4, 2, 12)]), 5.0), 2),
+    "leveled, some kept": (Leveled(Serial([Down(2, 4, 12), CausalConv(4), Up(4, 2, 12)]), 5.0, 0.2), 2),
     "residual": (Residual(CausalConv(4), Pointwise(4, 4)), 4),
     "hourglass": (Hourglass(CausalConv(2), Down(2, 4, 2), CausalConv(4), Up(4, 2, 2), SiLU()), 2),
     "block": (Block(SSM("full", 2, 4), 4, Pointwise(2, 4), resample=AvgPool(2)), 2),

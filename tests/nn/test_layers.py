@@ -52,6 +52,7 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "window of one": (WindowedMean(3, 1), 3),
     "dc block": (DCBlock(2), 2),
     "leveled": (Leveled(Serial([Down(2, 4, 3), CausalConv(4), Up(4, 2, 3)]), 5.0), 2),
+    "leveled, some kept": (Leveled(Serial([Down(2, 4, 3), CausalConv(4), Up(4, 2, 3)]), 5.0, 0.2), 2),
     "nothing": (Serial(), 3),
     "serial": (Serial([Down(2, 4, 3), CausalConv(4), Up(4, 2, 2), AvgPool(4)]), 2),
     "residual": (Residual(CausalConv(4), Pointwise(4, 4)), 4),

@@ -180,6 +180,7 @@ def test_a_leveled_body_is_as_loud_as_its_input() -> None:
     torch.testing.assert_close(layer(100 * u), 100 * layer(u), rtol=1e-6, atol=1e-9)
     assert float(layer(torch.zeros_like(u)).abs().max()) < 1e-4
     torch.testing.assert_close(Leveled(Serial(), 8.0).double()(u), u)
+    torch.testing.assert_close(Leveled(body, 8.0, 0.2).double()(u), 0.8 * layer(u) + 0.2 * u)
 
 
 def test_dropout_drops_whole_channels_while_training_only() -> None:
@@ -209,6 +210,7 @@ def test_a_gated_block_is_its_formula() -> None:
         (lambda: DCBlock(pole=1.5), "got 1.5"),
         (lambda: Leveled(Serial(), 0.0), "above 0 hops, got 0.0"),
         (lambda: Leveled(AvgPool(2), 1.0), "ratio 1/2"),
+        (lambda: Leveled(Serial(), 1.0, kept=1.0), "below 1, got 1.0"),
         (lambda: Gated(3, 4, AvgPool(2)), "hop 2"),
         (lambda: Pointwise(3, 4)(torch.zeros(1, 2, 5)), "3 input channels, got 2"),
         (lambda: LayerNorm(3)(torch.zeros(1, 2, 5)), "3 input channels, got 2"),

@@ -140,4 +140,4 @@ def test_connected_words_are_put_together(tmp_path: Path, vocabulary: str) -> No
     net = load(tmp_path / "run" / "last.safetensors")
     letters = [" ", *sorted(set("goleft"))]
     assert net.settings["tokens"] == ["<blank>", *(["go", "left"] if vocabulary == "words" else letters)]
-    assert float(1 / net.ratio / 16_000) == 0.04
+    assert float(1 / net.ratio / 16_000) == 0.032

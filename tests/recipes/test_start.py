@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from centaurus.data import synthetic
-from centaurus.models import ClassifierTable, Row, classifier, load, save
+from centaurus.models import (
+    ClassifierTable,
+    DenoiserTable,
+    RecognizerTable,
+    Row,
+    classifier,
+    denoiser,
+    load,
+    recognizer,
+    save,
+)
 from centaurus.recipes import kws
 from centaurus.recipes.launch import go_on_from
 from centaurus.training.config import override
@@ -31,6 +42,31 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
         go_on_from(
             str(tmp_path / "trained.safetensors"), classifier(ClassifierTable((Row("full", 4, 2, 2),), classes=4))
         )
+
+
+def test_a_recogniser_hears_with_the_blocks_of_a_spotter(tmp_path: Path) -> None:
+    rows = (Row("full", 4, 2, 2), Row("pointwise", 2, 4, 4))
+    spotter = classifier(ClassifierTable(rows, classes=3))
+    save(spotter, tmp_path / "spotter.safetensors")
+    table = RecognizerTable(rows, (Row("pointwise", 1, 4, 4),), vocabulary=3, pooled=True)
+    net = recognizer(table)
+    go_on_from(str(tmp_path / "spotter.safetensors"), net)
+    u = torch.randn(1, 1, 64)
+    ears, backbone = spotter.eval().body.layers()[0], net.eval().body.layers()[0]
+    torch.testing.assert_close(backbone(u), ears(u))
+    for other in (replace(table, pooled=False), replace(table, backbone=rows[:1])):
+        with pytest.raises(ValueError, match="backbone cannot start from"):
+            go_on_from(str(tmp_path / "spotter.safetensors"), recognizer(other))
+
+
+def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:
+    table = DenoiserTable((Row("full", 4, 2, 2),), (), (Row("full", 4, 1, 2),), (), level=2.0)
+    save(denoiser(replace(table, kept=0.2)), tmp_path / "trained.safetensors")
+    net = denoiser(table)
+    go_on_from(str(tmp_path / "trained.safetensors"), net)
+    u = torch.randn(1, 1, 64)
+    kept = load(tmp_path / "trained.safetensors")
+    torch.testing.assert_close(kept(u), 0.8 * net.eval()(u) + 0.2 * u)
 
 
 def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

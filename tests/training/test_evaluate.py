@@ -12,7 +12,9 @@ import pytest
 
 from centaurus import audio
 from centaurus.data import open_corpus, synthetic
+from centaurus.training import connected
 from centaurus.training import evaluate as ev
+from centaurus.training.engine import Engine
 from centaurus.training.report import write
 
 WORDS = ("yes", "no")
@@ -23,8 +25,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def engine(task: str, run: Any, classes: tuple[str, ...] = (), tokens: tuple[str, ...] = ()) -> ev.Engine:
-    return ev.Engine(task, 16_000, Fraction(1, 256), classes, tokens, run)
+def engine(task: str, run: Any, classes: tuple[str, ...] = (), tokens: tuple[str, ...] = ()) -> Engine:
+    return Engine(task, 16_000, Fraction(1, 256), classes, tokens, run)
 
 
 def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
@@ -92,7 +94,39 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10)
     with pytest.raises(ValueError, match="no word of the folder is a class of the model: left, right"):
         ev.evaluate(engine("classifier", lambda x: x, classes=("left", "right")), data)
-    with pytest.raises(ValueError, match="no clips of speech"):
-        ev.evaluate(engine("recognizer", lambda x: x, tokens=("", "a")), data)
+    with pytest.raises(ValueError, match="none of the words of the speech-commands corpus is known to the model"):
+        ev.evaluate(engine("recognizer", lambda x: x, tokens=("<blank>", "left")), data)
+    noise = synthetic.dns(tmp_path / "dns", clean=2, noise=2, seconds=1.0)
+    with pytest.raises(ValueError, match="no speech of the folder has a transcript"):
+        ev.evaluate(engine("recognizer", lambda x: x, tokens=("", "a")), noise)
     with pytest.raises(ValueError, match=r"no clips of word in dev: choose --split"):
         ev.evaluate(engine("classifier", lambda x: x, classes=WORDS), data, "dev")
+
+
+def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
+    """A model that says what was said, each word 40 ms late, but never the last one."""
+    data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
+    words = ev.clips(data, ("word",), 16_000, None)
+    said = [
+        connected.Phrases(words, how=how, fixed=1).phrase(k, np.random.default_rng(0))[1]
+        for how in connected.CONDITIONS.values()
+        for k in range(3)
+    ]
+    tokens, answers = ("<blank>", "<start>", *WORDS), iter(said)
+
+    def late(x: np.ndarray) -> np.ndarray:
+        logits = np.zeros((4, len(x) // 16))
+        logits[0] = 1
+        for spoken in next(answers)[:-1]:
+            logits[1, spoken.start // 16 + 40] = 2
+            logits[tokens.index(spoken.word), spoken.end // 16 + 39] = 3
+        return logits
+
+    model = Engine("recognizer", 16_000, Fraction(1, 16), (), tokens, late)
+    report = ev.evaluate(model, data, limit=3)
+    assert [group["phrases"] for group in report.groups] == [3, 3]
+    for group, phrases in zip(report.groups, (said[:3], said[3:]), strict=True):
+        assert group["wer"] == pytest.approx(3 / sum(map(len, phrases)))
+        assert group["start_ms"] == pytest.approx(40, abs=1)
+        assert group["end_ms"] == pytest.approx(40, abs=1)
+    assert "conditions.csv" in {path.name for path in write(report, tmp_path / "out")}

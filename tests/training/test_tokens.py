@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from centaurus.models import RecognizerTable, Row, recognizer
+from centaurus.training import losses
 from centaurus.training.recognise import Recognise, text_bytes, text_of
 from centaurus.training.teacher import FRAME, Precomputed, Wav2Vec2
 from centaurus.training.tokens import CHARACTERS, characters, normalise, read_tokens
@@ -38,6 +39,9 @@ def test_characters_and_words_of_transcripts() -> None:
     words = read_tokens("words", ["go home", "go"])
     assert words.names == ("<blank>", "go", "home")
     assert words.encode("home go away") == [2, 1]
+    marked = read_tokens("marked", ["go home", "go"])
+    assert marked.names == ("<blank>", "<start>", "go", "home")
+    assert marked.encode("home go") == [1, 3, 1, 2]
 
 
 def test_word_pieces_of_a_file(vocabulary: Path) -> None:
@@ -139,3 +143,25 @@ def test_logits_computed_before_stand_where_their_utterance_does(tmp_path: Path)
     np.save(tmp_path / "bad.npy", np.ones((3, 4)))
     with pytest.raises(ValueError, match=r"bad.npy should be \(32, frames\)"):
         Precomputed(tmp_path).logits([(0, "bad")], 3200)
+
+
+def test_words_are_aligned_with_their_times() -> None:
+    """Frames of 40 ms: a mark up to 100 ms after a start, a word from 120 ms before its end until 20 ms after it."""
+    net = recognizer(
+        TABLE, vocabulary=4, settings={"sample_rate": 16_000, "tokens": ["<blank>", "<start>", "go", "up"]}
+    )
+    objective = Recognise(net, "aligned:1")
+    times = {"starts": torch.tensor([[3200, 9600], [0, 0]]), "ends": torch.tensor([[9600, 16_000], [1600, 0]])}
+    said = {"tokens": torch.tensor([[1, 2, 1, 3], [1, 3, 0, 0]]), "tokens_length": torch.tensor([4, 2])}
+    batch = {"audio": torch.zeros(2, 1, 17_920), "samples": torch.tensor([17_920, 3200]), **times, **said}
+    found = objective.alignment(batch, 28)
+    assert found[0].tolist() == [0] * 5 + [1, 1] + [0] * 5 + [2, 2, 2] + [1, 1] + [0] * 5 + [3, 3, 3] + [0] * 3
+    assert found[1].tolist() == [3, 3, 3] + [0] * 25
+    certain = 50 * torch.nn.functional.one_hot(found, 4).transpose(1, 2).float()
+    certain[1, :, 5:] = torch.randn(4, 23)  # padding does not count
+    assert float(losses.aligned(certain, found, torch.tensor([28, 5]))) < 1e-6
+    with pytest.raises(ValueError, match="needs the times of words"):
+        objective.alignment(said, 28)
+    spelt = recognizer(TABLE, vocabulary=3, settings={"sample_rate": 16_000, "tokens": ["<blank>", " ", "a"]})
+    with pytest.raises(ValueError, match="vocabulary of words, not of characters"):
+        Recognise(spelt, "aligned:1")

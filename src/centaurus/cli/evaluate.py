@@ -10,7 +10,7 @@ import typer
 from centaurus.cli import output
 
 if TYPE_CHECKING:
-    from centaurus.training.evaluate import Engine, Report
+    from centaurus.training.engine import Engine, Report
 
 PIECE = 1 << 14  # lengths are rounded up to this many samples: few plans, and what comes later changes nothing before
 
@@ -20,7 +20,7 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="A folder of recordings, in any layout that is known.")],
     split: Annotated[str | None, typer.Option(help="train, val or test; by default test, or val without one.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="So many clips, spread over all; 0 for all.")] = 0,
-    noise: Annotated[Path | None, typer.Option(help="Noise to mix speech with, for a denoiser.")] = None,
+    noise: Annotated[Path | None, typer.Option(help="Noise to mix speech with.")] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for tables and a plot.")] = None,
     json: output.Json = False,
 ) -> None:
@@ -49,7 +49,7 @@ def _session(model: str) -> Engine:
     import numpy as np
 
     from centaurus.runtime import Session
-    from centaurus.training.evaluate import Engine
+    from centaurus.training.engine import Engine
 
     session = Session(model)
     known = session.settings
@@ -65,7 +65,7 @@ def _network(model: str) -> Engine:
     import torch
 
     from centaurus.models import load
-    from centaurus.training.evaluate import Engine
+    from centaurus.training.engine import Engine
 
     net = load(model)
     known = net.settings

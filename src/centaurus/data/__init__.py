@@ -12,7 +12,7 @@ from centaurus.data.layouts import LAYOUTS, open_corpus, recognise
 from centaurus.data.leakage import without_leaks
 from centaurus.data.mixtures import Mixing, Mixtures, Pairs
 from centaurus.data.packed import cache_folder, open_pack, write_pack
-from centaurus.data.phrases import Phrases, Phrasing
+from centaurus.data.phrases import Phrases, Phrasing, Spoken
 from centaurus.data.prepare import measured, prepared
 from centaurus.data.utterances import Utterances
 
@@ -27,6 +27,7 @@ __all__ = [
     "Pairs",
     "Phrases",
     "Phrasing",
+    "Spoken",
     "Utterances",
     "Variation",
     "cache_folder",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from centaurus.audio.augment import add_noise, change_speed
 from centaurus.audio.level import to_level
 from centaurus.data.clips import Corpus
-from centaurus.data.keywords import some_noise
+from centaurus.data.keywords import some_noise, without_words
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
@@ -37,9 +37,9 @@ class Phrasing:
     """How phrases are made. Ranges are drawn from evenly; times are in seconds."""
 
     words: tuple[int, int] = (1, 7)
-    gap: tuple[float, float] = (-0.03, 0.4)
+    gap: tuple[float, float] = (-0.03, 0.5)
     """Between the end of a word and the start of the next; below zero they overlap."""
-    edge: tuple[float, float] = (0.1, 0.5)
+    edge: tuple[float, float] = (0.1, 0.6)
     """Before the first word; after the last there is at least as much."""
     speed: float = 0.1
     level: tuple[float, float] = (-35.0, -15.0)
@@ -47,6 +47,10 @@ class Phrasing:
     snr: tuple[float, float] = (5.0, 30.0)
     one_speaker: float = 0.7
     """The share of phrases that one speaker says, from those who said enough words."""
+    whole: float = 0.2
+    """The share of words with the quiet before and after them that their clips have."""
+    wordless: float = 0.0
+    """The share of noise, or of other speech, in which no word is."""
 
 
 class Phrases:
@@ -61,11 +65,13 @@ class Phrases:
         encode: Encode | None = None,
         length: int | None = None,
         fixed: int | None = None,
+        speech: Corpus | None = None,
     ) -> None:
         if not len(words) or not words.values("word"):
             raise ValueError(f"the {words.name} corpus has no clips with a word")
         self.words, self.noise, self.how, self.count, self.encode = words, noise, how, count, encode
         self.length, self.fixed = length, fixed
+        self.speech = None if speech is None else without_words(speech, words.values("word"))
         by_speaker: dict[str, list[int]] = defaultdict(list)
         for index, clip in enumerate(words):
             by_speaker[clip.labels.get("speaker", "")].append(index)
@@ -80,16 +86,33 @@ class Phrases:
         return np.arange(self.count)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` (1, t), how many ``samples`` are not padding, and what ``encode`` makes of the text."""
+        """``audio`` (1, t), how many ``samples`` are no padding, ``starts`` and ``ends`` of words, the encoded text."""
         x, said = self.phrase(index, rng)
         audio = x if self.length is None else np.pad(x, (0, self.length - len(x)))
         text = self.encode(" ".join(spoken.word for spoken in said)) if self.encode else {}
-        return {"audio": audio[None], "samples": np.array(len(x)), **text}
+        starts, ends = np.array([(spoken.start, spoken.end) for spoken in said], np.int64).reshape(-1, 2).T
+        return {"audio": audio[None], "samples": np.array(len(x)), "starts": starts, "ends": ends, **text}
 
     def phrase(self, index: int, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
         """A phrase and where its words are; as many words as fit in ``length``."""
         if self.fixed is not None:
             rng = np.random.default_rng([self.fixed, index])
+        y, said = self._wordless(rng) if rng.random() < self.how.wordless else self._said(rng)
+        y = to_level(y, rng.uniform(*self.how.level))[: self.length]
+        return y / np.float32(max(1.0, np.abs(y).max(initial=0))), said
+
+    def _wordless(self, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
+        """Other speech, or noise."""
+        seconds = rng.uniform(1, 4)
+        frames = min(round(seconds * self.words.rate), self.length or 10**9)
+        if not self.speech or rng.random() < 0.5:
+            return some_noise(self.noise, frames, self.words.rate, rng), []
+        x = self.speech.take(int(rng.integers(len(self.speech))))[1]
+        start = int(rng.integers(0, max(0, len(x) - frames) + 1))
+        return x[start : start + frames], []
+
+    def _said(self, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
+        """Words after each other, with noise or without."""
         how, rate = self.how, self.words.rate
         speed = float(rng.uniform(1 - how.speed, 1 + how.speed)) if how.speed else 1.0
         at = first = round(rng.uniform(*how.edge) * rate)
@@ -97,20 +120,22 @@ class Phrases:
         said: list[Spoken] = []
         for clip_index in self._choice(rng):
             clip, x = self.words.take(clip_index)
-            x = _faded(trimmed(change_speed(x, speed)))
+            x = change_speed(x, speed)
+            begin, end = bounds(x)
+            if rng.random() >= how.whole:
+                x, begin, end = x[begin:end], 0, end - begin
             if said and self.length is not None and at + len(x) + first > self.length:
                 break
-            placed.append((at, to_level(x, -20 + rng.uniform(-3, 3))))
-            said.append(Spoken(clip.labels["word"], at, at + len(x)))
+            placed.append((at, to_level(_faded(x), -20 + rng.uniform(-3, 3))))
+            said.append(Spoken(clip.labels["word"], at + begin, at + end))
             at += len(x) + round(rng.uniform(*how.gap) * rate)
-        total = said[-1].end + first
+        total = placed[-1][0] + len(placed[-1][1]) + first
         y = np.zeros(total, np.float32)
         for start, x in placed:
             y[start : start + len(x)] += x
         if rng.random() < how.noisy:
             y = add_noise(y, some_noise(self.noise, total, rate, rng), rng.uniform(*how.snr))
-        y = to_level(y, rng.uniform(*how.level))[: self.length]
-        return y / np.float32(max(1.0, np.abs(y).max(initial=0))), said
+        return y, said
 
     def _choice(self, rng: np.random.Generator) -> list[int]:
         low, high = self.how.words
@@ -121,16 +146,16 @@ class Phrases:
         return [int(k) for k in rng.integers(0, len(self.words), count)]
 
 
-def trimmed(x: Samples) -> Samples:
-    """A word without the quiet before and after it."""
+def bounds(x: Samples) -> tuple[int, int]:
+    """Where a word begins and ends in its clip, without the quiet before and after it."""
     frames = len(x) // FRAME
     if not frames:
-        return x
+        return 0, len(x)
     power = np.square(x[: frames * FRAME]).reshape(frames, FRAME).mean(axis=1)
     loud = np.flatnonzero(power > power.max() * 10 ** (-QUIET_DB / 10))
     if not len(loud):
-        return x
-    return x[max(0, loud[0] - MARGIN) * FRAME : (loud[-1] + 1 + MARGIN) * FRAME]
+        return 0, len(x)
+    return max(0, int(loud[0]) - MARGIN) * FRAME, min(len(x), (int(loud[-1]) + 1 + MARGIN) * FRAME)
 
 
 def _faded(x: Samples) -> Samples:

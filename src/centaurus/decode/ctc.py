@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from centaurus.decode.posterior import check_frames, softmax
 from centaurus.decode.vocabulary import Vocabulary
 
+LONGEST = 1.5  # seconds: a mark further before its word is not believed
+
 
 @dataclass(frozen=True)
 class Token:
@@ -27,7 +29,10 @@ class Token:
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its times in seconds. CTC places words near their ends, so times are good to a few frames."""
+    """A word with its times in seconds, good to a few frames.
+
+    CTC places words near their ends: only where the vocabulary marks where words begin, ``start`` is more than that.
+    """
 
     text: str
     start: float
@@ -86,7 +91,7 @@ class Words:
         """The words that these tokens end."""
         done: list[Word] = []
         for token in tokens:
-            if self.vocabulary.starts_word(token.index):
+            if self.vocabulary.starts_word(token.index) and not self._awaited(token):
                 done += self._word(self._tokens)
                 self._tokens = []
             self._tokens.append(token)
@@ -103,13 +108,22 @@ class Words:
         tokens, self._tokens = self._tokens, []
         return self._word(tokens)
 
+    def _awaited(self, token: Token) -> bool:
+        """Whether only the mark of a word has come yet, and this is the word."""
+        mark = self.vocabulary.mark
+        return mark is not None and [waiting.index for waiting in self._tokens] == [mark] and token.index != mark
+
     def _word(self, tokens: list[Token]) -> list[Word]:
         text = "".join(self.vocabulary.text(token.index) for token in tokens)
         spoken = [token for token in tokens if self.vocabulary.text(token.index)]
         if not text:
             return []
-        start, end = spoken[0].start * self.seconds, spoken[-1].end * self.seconds
+        marked = tokens[0].index == self.vocabulary.mark and self._near(tokens[0], spoken[0])
+        start, end = (tokens if marked else spoken)[0].start * self.seconds, spoken[-1].end * self.seconds
         return [Word(text, start, end, sum(token.confidence for token in spoken) / len(spoken))]
+
+    def _near(self, mark: Token, token: Token) -> bool:
+        return (token.start - mark.start) * self.seconds < LONGEST
 
 
 def greedy(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float) -> list[Word]:

@@ -9,6 +9,7 @@ from enum import Enum
 BLANKS = ("<blank>", "[PAD]", "<pad>", "")
 SPACES = (" ", "|")
 CONTINUED = "##"
+MARK = "<start>"  # says that a word begins here; which one is said at its end
 
 
 class Style(Enum):
@@ -40,6 +41,11 @@ class Vocabulary:
             blank = next((index for name in BLANKS for index, token in enumerate(tokens) if token == name), 0)
         return cls(tuple(tokens), blank, Style(style) if style is not None else _guess(tokens, blank))
 
+    @property
+    def mark(self) -> int | None:
+        """The token that marks where a word begins, if this vocabulary has one."""
+        return self.tokens.index(MARK) if MARK in self.tokens else None
+
     def starts_word(self, token: int) -> bool:
         """Whether a word ends before this token."""
         text = self.tokens[token]
@@ -52,7 +58,7 @@ class Vocabulary:
         text = self.tokens[token]
         if self.style is Style.PIECES:
             return text.removeprefix(CONTINUED)
-        return "" if self.style is Style.CHARACTERS and text in SPACES else text
+        return "" if text == MARK or (self.style is Style.CHARACTERS and text in SPACES) else text
 
 
 def _guess(tokens: Sequence[str], blank: int) -> Style:

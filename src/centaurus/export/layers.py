@@ -262,6 +262,8 @@ def _(layer: Leveled, g: Graph, u: Signal, name: str) -> Signal:
     g.keep(past, g.part(levels, hops - 1, hops, 2))
     y = lower(layer.body, g, u._replace(name=g.reshape(g.node("Div", x, levels), 1, *u[1:])), _inner(name, "body"))
     y_hops = g.multiply(g.reshape(y.name, 1, hops, width), levels)
+    if layer.kept:
+        y_hops = g.add(g.multiply(y_hops, g.constant(1 - layer.kept)), g.multiply(x, g.constant(layer.kept)))
     return y._replace(name=g.reshape(y_hops, 1, *y[1:]))
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
-from centaurus.layer import State
+from centaurus.layer import Layer, State
 from centaurus.models.network import Network
 from centaurus.models.rows import front, lookup, state_space, with_states
 from centaurus.models.tables import CLASSIFIERS, ClassifierTable, Row
@@ -45,7 +45,7 @@ class Classifier(Network):
 
     def __init__(self, table: ClassifierTable, settings: Mapping[str, Any] | None = None) -> None:
         first, rows = front(table.blocks)
-        blocks, channels = _blocks(rows, table.dropout)
+        blocks, channels = pooled_blocks(rows, table.dropout)
         mean = RunningMean(channels) if table.window is None else WindowedMean(channels, table.window)
         head = Dense(channels, table.classes)
         body = Serial({"blocks": Serial([*first, *blocks]), "mean": mean, "head": head})
@@ -55,9 +55,9 @@ class Classifier(Network):
         return self.body.parts()
 
 
-def _blocks(rows: Sequence[Row], dropout: float) -> tuple[list[Block], int]:
+def pooled_blocks(rows: Sequence[Row], dropout: float) -> tuple[list[Layer], int]:
     """Blocks and the channels they end with. All but the very first have a projection for a skip."""
-    blocks: list[Block] = []
+    blocks: list[Layer] = []
     channels = 1
     for row in [same for given in rows for same in [given] * given.times]:
         body = state_space(row, channels, row.channels)

@@ -32,8 +32,10 @@ class Denoiser(Network):
         output = [row for row in table.output for _ in range(row.times)]
         last = [_block(row, 1, table.conv, silent=k == len(output) - 1) for k, row in enumerate(output)]
         inside: dict[str, Layer] = {"hourglass": glass, "output": Serial(last)}
+        if table.kept and not table.level:
+            raise ValueError(f"a share of the input ({table.kept}) is kept only where there is a level")
         if table.level:
-            inside = {"level": Leveled(Serial(inside), table.level)}
+            inside = {"level": Leveled(Serial(inside), table.level, table.kept)}
         super().__init__(table, Serial({"first": Serial(first), **inside}), settings)
 
     def parts(self) -> list[Part]:

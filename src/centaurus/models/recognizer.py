@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from centaurus.layer import Layer
+from centaurus.models.classifier import pooled_blocks
 from centaurus.models.network import Network
 from centaurus.models.rows import front, lookup, state_space, with_states
 from centaurus.models.tables import RECOGNIZERS, RecognizerTable, Row
@@ -35,10 +36,11 @@ class Recognizer(Network):
         if table.module not in MODULES:
             raise ValueError(f"there is no module {table.module!r}; there are {', '.join(MODULES)}")
         first, rows = front(table.backbone)
-        backbone, channels = _blocks(_unstack(rows), 1, MODULES[table.module])
+        module = MODULES[table.module]
+        backbone, channels = pooled_blocks(rows, 0.0) if table.pooled else _blocks(_unstack(rows), 1, module)
         plain = _unstack(table.head)
         kept = len(plain) - table.gated
-        head, wide = _blocks(plain[:kept], channels, MODULES[table.module])
+        head, wide = _blocks(plain[:kept], channels, module)
         head += [_gated(row, wide) for row in plain[kept:]]
         vocabulary = Pointwise(wide, table.vocabulary)
         body = Serial({"backbone": Serial([*first, *backbone]), "head": Serial(head), "vocabulary": vocabulary})

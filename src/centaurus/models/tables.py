@@ -46,7 +46,8 @@ class ClassifierTable:
 class DenoiserTable:
     """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps stand before each SSM.
 
-    With ``level``, the hourglass works at a common level that falls to 1/e in so many hops (the paper has none).
+    With ``level``, the hourglass works at a common level that falls to 1/e in so many hops (the paper has none); then
+    ``kept`` is the share of the input in the output, for a trained network that takes too much away.
     """
 
     encoder: tuple[Row, ...]
@@ -55,11 +56,15 @@ class DenoiserTable:
     output: tuple[Row, ...]
     conv: int = 0
     level: float = 0.0
+    kept: float = 0.0
 
 
 @dataclass(frozen=True)
 class RecognizerTable:
-    """A backbone and a language head; ``module`` follows every block, ``gated`` last head blocks are macro-blocks."""
+    """A backbone and a language head; ``module`` follows every block, ``gated`` last head blocks are macro-blocks.
+
+    With ``pooled`` the blocks of the backbone are a keyword spotter's, which can be trained on words by themselves.
+    """
 
     backbone: tuple[Row, ...]
     head: tuple[Row, ...]
@@ -67,6 +72,7 @@ class RecognizerTable:
     gated: int = 0
     vocabulary: int = 30522
     characters: int = 32
+    pooled: bool = False
 
 
 Table = ClassifierTable | DenoiserTable | RecognizerTable

@@ -19,18 +19,21 @@ class Leveled(Composite):
     """Divides by the level of the signal, runs ``body``, and multiplies by that level again.
 
     Norms inside a network forget how loud its input is; this makes the whole exactly as loud as what comes in, and
-    silence silent. The level is the RMS of a hop; it rises at once and falls to 1/e in ``release`` hops.
+    silence silent. The level is the RMS of a hop; it rises at once and falls to 1/e in ``release`` hops. Of the input
+    the share ``kept`` remains in the output.
     """
 
     like: Tensor
 
-    def __init__(self, body: Layer, release: float) -> None:
+    def __init__(self, body: Layer, release: float, kept: float = 0.0) -> None:
         super().__init__()
         if not release > 0:
             raise ValueError(f"the release of a level should be above 0 hops, got {release}")
         if body.ratio != 1:
             raise ValueError(f"a body that keeps its level should keep its rate, got ratio {body.ratio}")
-        self.body = body
+        if not 0 <= kept < 1:
+            raise ValueError(f"the share of the input that is kept should be from 0 to below 1, got {kept}")
+        self.body, self.kept = body, kept
         self.hop = body.hop
         self.decay = exp(-1 / release)
         self.register_buffer("like", torch.empty(0), persistent=False)
@@ -47,7 +50,9 @@ class Leveled(Composite):
         levels = follow((hops + FLOOR**2).sqrt(), self.decay, past if isinstance(past, Tensor) else None)
         scale = levels[:, None].repeat_interleave(self.hop, -1)
         y, body = self.body._run(u / scale, body, keep)
-        return y * scale, (levels[:, -1:].clone(), body) if keep else ()
+        y = y * scale
+        y = torch.lerp(y, u, self.kept) if self.kept else y
+        return y, (levels[:, -1:].clone(), body) if keep else ()
 
 
 def follow(x: Tensor, decay: float, past: Tensor | None) -> Tensor:

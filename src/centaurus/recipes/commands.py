@@ -7,7 +7,7 @@ from pathlib import Path
 
 from centaurus.data import Phrases, Phrasing
 from centaurus.models import RecognizerTable, Row
-from centaurus.models.tables import RECOGNIZERS
+from centaurus.models.tables import CLASSIFIERS, RECOGNIZERS
 from centaurus.recipes.asr import Encode, RecognitionSettings, network
 from centaurus.recipes.kws import held_out, noise_of, tune_blocks
 from centaurus.recipes.recipe import Prepared, Recipe, hours
@@ -15,6 +15,14 @@ from centaurus.training.fit import Data
 from centaurus.training.recognise import Recognise
 from centaurus.training.tokens import read_tokens
 
+# The spotter's blocks at 16 ms a frame, which may start from its weights, and a head at 32 ms.
+HEARD = RecognizerTable(
+    backbone=CLASSIFIERS["kws-hybrid-4"].blocks,
+    head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)),
+    pooled=True,
+)
+# The same for single letters, which follow each other faster: 16 ms a frame throughout.
+SPELT = replace(HEARD, head=(Row("pointwise", 1, 160, 256, times=3),))
 # The recogniser's rows, narrow: 20 ms a frame of the backbone, 40 ms a frame of the head.
 NARROW = RecognizerTable(
     backbone=(
@@ -27,12 +35,13 @@ NARROW = RecognizerTable(
     ),
     head=(Row("pointwise", 2, 192, 256), Row("pointwise", 1, 192, 256, times=2)),
 )
-TABLES = {"commands": NARROW, **RECOGNIZERS}
+TABLES = {"commands": HEARD, "letters": SPELT, "narrow": NARROW, **RECOGNIZERS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSettings(RecognitionSettings):
-    """``phrases`` an epoch, of up to ``most`` words that fit in ``length`` samples; the rest is how they are said."""
+    """``phrases`` an epoch, of up to ``most`` words that fit in ``length`` samples; ``wordless`` is the share of noise
+    and other speech; the rest is how words are said."""
 
     network: str = "commands"
     losses: str = "tokens:1"
@@ -42,6 +51,7 @@ class CommandSettings(RecognitionSettings):
     most: int = 7
     speed: float = 0.1
     noisy: float = 0.7
+    wordless: float = 0.0
     tuned: int = 4
     noise: str = ""
     decode_once: bool = True
@@ -60,9 +70,11 @@ def prepare(settings: CommandSettings, folder: Path) -> Prepared:
     noise = settings.read((settings.find(settings.noise) if settings.noise else found).where(kind="noise"))
     tokens = read_tokens(settings.vocabulary, words.values("word"))
     encode, how = Encode(tokens), Phrasing((1, settings.most), speed=settings.speed, noisy=settings.noisy)
+    speech = settings.read(found.where(kind="speech")) if settings.wordless else None
     train = Phrases(
-        words.split("train"), noise_of(noise, "train"), how, settings.phrases, encode, length=settings.length
-    )
+        words.split("train"), noise_of(noise, "train"), replace(how, wordless=settings.wordless), settings.phrases,
+        encode, settings.length, speech=speech and speech.split("train"),
+    )  # fmt: skip
     check = Phrases(words.split("val"), noise_of(noise, "val"), replace(how, speed=0.0), 400, encode, fixed=1)
     net = network(settings, tokens, TABLES)
     tune_blocks(net, settings.tuned, settings.rate)

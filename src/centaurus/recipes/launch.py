@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from accelerate import PartialState
 
 from centaurus.data import recognise
-from centaurus.models import load
+from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, load
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
 from centaurus.training.card import card
@@ -53,11 +54,22 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
 
 
 def go_on_from(start: str, net: Network) -> None:
-    """Take the weights of a trained model of the same table."""
+    """Take the weights of a trained model of the same table; or a keyword spotter's, for a backbone of its blocks.
+
+    How much of its input a denoiser keeps does not matter: that is chosen after training.
+    """
     if not start:
         return
     given = load(start)
-    if given.table != net.table:
+    old, new = given.table, net.table
+    if isinstance(old, ClassifierTable) and isinstance(new, RecognizerTable):
+        if new.pooled and old.blocks == new.backbone:
+            net.body.layers()[0].load_state_dict(given.body.layers()[0].state_dict())
+            return
+        raise ValueError(f"the backbone cannot start from {start}: its blocks {old.blocks} are not {new.backbone}")
+    if isinstance(old, DenoiserTable) and isinstance(new, DenoiserTable):
+        old = replace(old, kept=new.kept)
+    if old != new:
         raise ValueError(f"the run cannot start from {start}: it is of another table ({given.table}) than {net.table}")
     net.load_state_dict(given.state_dict())
 

@@ -7,70 +7,56 @@ alike; nothing here needs torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from centaurus import audio
 from centaurus.audio.augment import fit
 from centaurus.data import Clip, Corpus, open_corpus, pairs
 from centaurus.data.denoising import looped
 from centaurus.decode import Vocabulary
+from centaurus.training.connected import connected
+from centaurus.training.engine import Engine, Report, Samples
 from centaurus.training.tokens import normalise, transcript
 
-Samples = NDArray[np.float32]
 BACKGROUND = "background"
 SNRS = (-5, 0, 5, 10, 15)  # of mixtures, in turn
 MIXED_LEVEL = -25.0
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A model to measure: its task, what its outputs mean, and ``run``: samples (t,) to (features, frames)."""
-
-    task: str
-    rate: int
-    ratio: Fraction
-    classes: Sequence[str]
-    tokens: Sequence[str]
-    run: Callable[[Samples], NDArray[np.floating[Any]]]
-
-
-@dataclass
-class Report:
-    """Figures over all clips, rows for each clip, groups (classes, SNRs), and what could not be measured."""
-
-    task: str
-    figures: dict[str, float] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def json(self) -> dict[str, Any]:
-        """As plain data; every row is in the CSV file instead."""
-        return {
-            "task": self.task,
-            "clips": len(self.rows),
-            **self.figures,
-            "groups": self.groups,
-            "missing": self.missing,
-        }
-
-
 def evaluate(
     engine: Engine, folder: Path, split: str | None = None, limit: int = 0, noise: Path | None = None
 ) -> Report:
-    """Measure on the clips of a folder that suit the task; ``limit`` takes so many, spread over all of them."""
+    """Measure on the clips of a folder that suit the task; ``limit`` takes so many, spread over all of them.
+
+    A recogniser is measured on speech with transcripts, or on phrases made of the words of a folder of those.
+    """
     if engine.task == "classifier":
         return keywords(engine, clips(folder, ("word",), engine.rate, split), limit)
     if engine.task == "recognizer":
+        try:
+            words = clips(folder, ("word",), engine.rate, split)
+        except ValueError:
+            words = None
+        if words is not None:
+            return _phrases(engine, words, folder, split, limit, noise)
         found = clips(folder, ("speech",), engine.rate, split)
         return speech(engine, found.of(clip for clip in found if clip.labels.get("transcript")), limit)
     return denoising(engine, _noisy(folder, engine.rate, split, limit, noise))
+
+
+def _phrases(engine: Engine, words: Corpus, folder: Path, split: str | None, limit: int, noise: Path | None) -> Report:
+    """Phrases of words, with the noise of a folder, or coloured noise where there is none."""
+    try:
+        sounds = clips(noise or folder, ("noise",), engine.rate, split)
+    except ValueError:
+        if noise is not None:
+            raise
+        sounds = None
+    return connected(engine, words, sounds, limit)
 
 
 def clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus:

@@ -87,6 +87,12 @@ def ctc(logits: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor) -> Ten
     return functional.ctc_loss(log_probs, targets, frames, lengths, blank=0, zero_infinity=True)
 
 
+def aligned(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
+    """Cross-entropy of (batch, symbols, frames) logits with the symbol of every frame, padding left out."""
+    inside = torch.arange(target.shape[1], device=target.device) < frames[:, None]
+    return functional.cross_entropy(logits, target.masked_fill(~inside, -100))
+
+
 def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
     """Divergence of the student's distribution from the teacher's: mean over the frames that both have.
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from centaurus.training.evaluate import Report
+from centaurus.training.engine import Report
 from centaurus.training.run import write_whole
 
-GROUPS = {"classifier": "classes.csv", "denoiser": "snr.csv"}
+GROUPS = {"classifier": "classes.csv", "denoiser": "snr.csv", "recognizer": "conditions.csv"}
 CLIPS = {"classifier": "clips.csv", "denoiser": "clips.csv", "recognizer": "utterances.csv"}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from centaurus.decode import Vocabulary, greedy, join
+from centaurus.decode.vocabulary import MARK
 
 BLANK = "<blank>"
 UNKNOWN = "[UNK]"
@@ -40,15 +41,17 @@ class Tokens:
 
 
 def read_tokens(kind: str, transcripts: Iterable[str]) -> Tokens:
-    """``characters`` or ``words`` of these transcripts, the WordPiece vocabulary in a file, or ``used:FILE``:
-    those of its tokens that occur in the transcripts."""
+    """``characters`` or ``words`` of these transcripts, ``marked`` words (a mark where each begins), the WordPiece
+    vocabulary in a file, or ``used:FILE``: those of its tokens that occur in the transcripts."""
     if kind == "characters":
         return _listed({c for text in transcripts for c in normalise(text)} | {" "}, list)
     if kind == "words":
         return _listed({word for text in transcripts for word in normalise(text).split()}, str.split)
+    if kind == "marked":
+        return _listed({word for text in transcripts for word in normalise(text).split()} | {MARK}, _marked)
     path = Path(kind.removeprefix("used:"))
     if not path.is_file():
-        raise ValueError(f"vocabulary should be characters, words, a WordPiece file or used:FILE; there is no {path}")
+        raise ValueError(f"vocabulary is characters, words, marked, a WordPiece file or used:FILE; there is no {path}")
     return _used(wordpiece(path), transcripts) if kind.startswith("used:") else wordpiece(path)
 
 
@@ -56,6 +59,10 @@ def _listed(found: set[str], split: Callable[[str], list[str]]) -> Tokens:
     names = (BLANK, *sorted(found))
     index = {name: k for k, name in enumerate(names)}
     return Tokens(names, _Lookup(index, split))
+
+
+def _marked(text: str) -> list[str]:
+    return [token for word in text.split() for token in (MARK, word)]
 
 
 @dataclass(frozen=True)
