@@ -1,6 +1,6 @@
 """Measure the models that ship on recordings that no training has seen, for their cards.
 
-    python recipes/measure.py DATA OUT [denoise-16k] [kws-30]
+    python recipes/measure.py DATA OUT [denoise-16k] [kws-30] [commands]
 
 DATA is the folder of packs, OUT gets a JSON file a model and pictures of recordings before and after. What is measured
 is the ONNX file, streamed as a user would: hop after hop, nothing warmed up.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from numpy.typing import NDArray
 from centaurus import audio
 from centaurus.audio.level import mix
 from centaurus.audio.spectrogram import save_png
+from centaurus.cli.evaluate import engine
 from centaurus.data import Clip, Corpus, open_corpus
 from centaurus.data.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
 from centaurus.runtime import Session
+from centaurus.runtime.transcribing import Transcriber
+from centaurus.training.connected import connected
 
 Samples = NDArray[np.float32]
 TEN = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]
@@ -185,12 +189,42 @@ def _smoothed(logits: NDArray[np.float32], frames: int = 6) -> NDArray[np.float6
     return np.stack([np.convolve(row, np.ones(frames) / frames, "valid") for row in p])
 
 
+def connected_words(data: Path, name: str) -> dict[str, Any]:
+    """Phrases of held-out speakers, clean and in held-out noise; and what is heard where no word is."""
+    model = engine(name if name.endswith(".onnx") else f"{files('centaurus') / 'pretrained' / name}.onnx")
+    words, noise = open_corpus(data / "kws", ("val",), ("word",)), open_corpus(data / "noise", ("val",), ("noise",))
+    report = connected(model, words, noise)
+    rng = np.random.default_rng(0)
+    for group in report.groups:
+        mine = [row for row in report.rows if row["condition"] == group["condition"]]
+        counts = np.array([[len(row["reference"].split()) * row["wer"], len(row["reference"].split())] for row in mine])
+        drawn = counts[rng.integers(0, len(mine), (2000, len(mine)))].sum(1)
+        low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+        group |= {"words": int(counts[:, 1].sum()), "interval": [round(float(low), 4), round(float(high), 4)]}
+        group["by words"] = {
+            str(k): round(float(own[:, 0].sum() / own[:, 1].sum()), 4)
+            for k in range(1, 8)
+            if len(own := counts[counts[:, 1] == k])
+        }
+    speech = without_words(open_corpus(data / "librispeech", ("val",), ("speech",)), words.values("word"))
+    transcriber = Transcriber(name)
+    found: dict[str, Any] = {"conditions": report.groups, "examples": report.rows[:12]}
+    for kind, corpus in (("speech", speech), ("noise", noise)):
+        heard = sum(len(transcriber.process(corpus.load(clip)[None])) for clip in corpus) + len(transcriber.flush())
+        minutes = corpus.seconds / 60
+        found[kind] = {"words": heard, "minutes": round(minutes, 1), "per minute": round(heard / minutes, 2)}
+    return found
+
+
 def main(data: Path, out: Path, names: Sequence[str]) -> None:
     """Measure each and write its JSON."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in names or ("denoise-16k", "kws-30"):
+    for name in names or ("denoise-16k", "kws-30", "commands"):
         stem = Path(name).stem
-        found = denoiser(data, out, name) if "denoise" in stem else keywords(data, name)
+        if "denoise" in stem:
+            found = denoiser(data, out, name)
+        else:
+            found = connected_words(data, name) if "commands" in stem else keywords(data, name)
         (out / f"{stem}.json").write_text(json.dumps(found, indent=2) + "\n")
         print(json.dumps(found, indent=2))
 

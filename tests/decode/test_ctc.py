@@ -15,7 +15,7 @@ from centaurus.decode import Greedy, Style, Vocabulary, Words, greedy, join
 PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
 LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])
 WHOLE = Vocabulary.of(["<blank>", "stop", "go", "left"])
-MARKED = Vocabulary.of(["<blank>", "<start>", "stop", "go"])
+MARKED = Vocabulary.of(["<blank>", "stop", "go", "<start>"])
 VOCABULARIES = [PIECES, LETTERS, WHOLE, MARKED]
 
 paths = st.lists(st.integers(0, 3), max_size=30)
@@ -37,7 +37,7 @@ def definition(path: list[int], vocabulary: Vocabulary) -> list[tuple[int, int, 
 def test_vocabularies_are_told_apart() -> None:
     assert [v.style for v in VOCABULARIES] == [Style.PIECES, Style.CHARACTERS, Style.WORDS, Style.WORDS]
     assert [v.blank for v in VOCABULARIES] == [0, 0, 0, 0]
-    assert [v.mark for v in VOCABULARIES] == [None, None, None, 1]
+    assert [v.mark for v in VOCABULARIES] == [None, None, None, 3]
     assert Vocabulary.of(["a", "b", "<blank>"]).blank == 2
     assert Vocabulary.of(["a", "b"], style="word").style is Style.WORDS
 
@@ -99,17 +99,21 @@ def test_times_cover_the_frames_of_a_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "marks", "begins"),
     [
-        ([1, 0, 2, 2, 0, 1, 3], [("stop", 0.0, 2.0), ("go", 2.5, 3.5)]),
-        ([0, 2, 3, 0, 1], [("stop", 0.5, 1.0), ("go", 1.0, 1.5)]),  # without marks, and a mark without its word
-        ([1, 0, 1, 2], [("stop", 1.0, 2.0)]),  # the later mark counts
-        ([1, 0, 0, 0, 2], [("stop", 2.0, 2.5)]),  # a mark that is too far away does not
-        ([1, 2, 1], [("stop", 0.0, 1.0)]),
+        ([0, 0, 1, 0, 0, 2], [0, 1, 0, 0, 1, 0], [("stop", 0.5, 1.5), ("go", 2.0, 3.0)]),
+        ([0, 1, 2, 0, 0, 0], [0, 0, 0, 0, 1, 1], [("stop", 0.5, 1.0), ("go", 1.0, 1.5)]),  # without marks
+        ([0, 0, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0], [("stop", 0.0, 2.5)]),  # where a run of marks begins
+        ([0, 0, 0, 0, 1, 0], [1, 0, 1, 0, 0, 0], [("stop", 1.0, 2.5)]),  # the later one counts
+        ([0, 1, 0, 0, 2, 0], [1, 1, 1, 0, 0, 0], [("stop", 0.0, 1.0), ("go", 2.0, 2.5)]),  # a mark is used once
     ],
 )
-def test_a_mark_says_where_a_word_begins(path: list[int], words: list[tuple[str, float, float]]) -> None:
-    assert [(w.text, w.start, w.end) for w in greedy(logits(path, 4), MARKED, 0.5)] == words
+def test_a_mark_says_where_a_word_begins(
+    path: list[int], marks: list[int], begins: list[tuple[str, float, float]]
+) -> None:
+    x = logits(path, 4)
+    x[3] = np.where(marks, 9.0, -1.0)
+    assert [(w.text, w.start, w.end) for w in greedy(x, MARKED, 0.5)] == begins
 
 
 def test_a_token_still_open_is_not_given_twice() -> None:

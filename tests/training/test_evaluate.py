@@ -112,13 +112,13 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
         for how in connected.CONDITIONS.values()
         for k in range(3)
     ]
-    tokens, answers = ("<blank>", "<start>", *WORDS), iter(said)
+    tokens, answers = ("<blank>", *WORDS, "<start>"), iter(said)
 
     def late(x: np.ndarray) -> np.ndarray:
         logits = np.zeros((4, len(x) // 16))
-        logits[0] = 1
+        logits[0], logits[3] = 1, -1
         for spoken in next(answers)[:-1]:
-            logits[1, spoken.start // 16 + 40] = 2
+            logits[3, spoken.start // 16 + 40] = 2
             logits[tokens.index(spoken.word), spoken.end // 16 + 39] = 3
         return logits
 

@@ -40,8 +40,8 @@ def test_characters_and_words_of_transcripts() -> None:
     assert words.names == ("<blank>", "go", "home")
     assert words.encode("home go away") == [2, 1]
     marked = read_tokens("marked", ["go home", "go"])
-    assert marked.names == ("<blank>", "<start>", "go", "home")
-    assert marked.encode("home go") == [1, 3, 1, 2]
+    assert marked.names == ("<blank>", "go", "home", "<start>")
+    assert marked.encode("home go") == [2, 1]
 
 
 def test_word_pieces_of_a_file(vocabulary: Path) -> None:
@@ -146,22 +146,37 @@ def test_logits_computed_before_stand_where_their_utterance_does(tmp_path: Path)
 
 
 def test_words_are_aligned_with_their_times() -> None:
-    """Frames of 40 ms: a mark up to 100 ms after a start, a word from 120 ms before its end until 20 ms after it."""
-    net = recognizer(
-        TABLE, vocabulary=4, settings={"sample_rate": 16_000, "tokens": ["<blank>", "<start>", "go", "up"]}
-    )
-    objective = Recognise(net, "aligned:1")
+    """Frames of 40 ms: beginnings up to 100 ms after a start, words from 120 ms before their ends until 20 ms after."""
+    tokens = ["<blank>", "go", "up", "<start>"]
+    net = recognizer(TABLE, vocabulary=4, settings={"sample_rate": 16_000, "tokens": tokens})
+    objective = Recognise(net, "tokens:1, starts:1, ends:1")
     times = {"starts": torch.tensor([[3200, 9600], [0, 0]]), "ends": torch.tensor([[9600, 16_000], [1600, 0]])}
-    said = {"tokens": torch.tensor([[1, 2, 1, 3], [1, 3, 0, 0]]), "tokens_length": torch.tensor([4, 2])}
-    batch = {"audio": torch.zeros(2, 1, 17_920), "samples": torch.tensor([17_920, 3200]), **times, **said}
-    found = objective.alignment(batch, 28)
-    assert found[0].tolist() == [0] * 5 + [1, 1] + [0] * 5 + [2, 2, 2] + [1, 1] + [0] * 5 + [3, 3, 3] + [0] * 3
-    assert found[1].tolist() == [3, 3, 3] + [0] * 25
-    certain = 50 * torch.nn.functional.one_hot(found, 4).transpose(1, 2).float()
+    said = {"tokens": torch.tensor([[1, 2], [2, 0]]), "tokens_length": torch.tensor([2, 1])}
+    batch = {"audio": torch.randn(2, 1, 17_920), "samples": torch.tensor([17_920, 3200]), **times, **said}
+    words, begun = objective.alignment(batch, 28)
+    assert words[0].tolist() == [0] * 12 + [1, 1, 1] + [0] * 7 + [2, 2, 2] + [0] * 3
+    assert words[1].tolist() == [2, 2, 2] + [0] * 25
+    assert begun.nonzero().tolist() == [[0, 5], [0, 6], [0, 15], [0, 16], [1, 0], [1, 1]]
+    frames = torch.tensor([28, 5])
+    certain = 50 * torch.nn.functional.one_hot(words, 4).transpose(1, 2).float()
+    certain[:, 3] = torch.where(begun, 50.0, -50.0)
     certain[1, :, 5:] = torch.randn(4, 23)  # padding does not count
-    assert float(losses.aligned(certain, found, torch.tensor([28, 5]))) < 1e-6
-    with pytest.raises(ValueError, match="needs the times of words"):
+    assert float(losses.framed(certain[:, :3], words, frames)) < 1e-6
+    assert float(losses.begun(certain, begun, frames)) < 1e-6
+    for name in ("tokens", "starts", "ends"):
+        assert float(objective.term(name, objective.outputs(batch), batch)) > 0.1
+    with pytest.raises(ValueError, match="need the times of words"):
         objective.alignment(said, 28)
-    spelt = recognizer(TABLE, vocabulary=3, settings={"sample_rate": 16_000, "tokens": ["<blank>", " ", "a"]})
-    with pytest.raises(ValueError, match="vocabulary of words, not of characters"):
-        Recognise(spelt, "aligned:1")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "weights", "words"),
+    [
+        (["<blank>", " ", "a"], "ends:1", "vocabulary of words, not of characters"),
+        (["<blank>", "go", "up"], "starts:1", "vocabulary=marked"),
+    ],
+)
+def test_losses_of_times_need_a_vocabulary_for_them(tokens: list[str], weights: str, words: str) -> None:
+    net = recognizer(TABLE, vocabulary=3, settings={"sample_rate": 16_000, "tokens": tokens})
+    with pytest.raises(ValueError, match=words):
+        Recognise(net, weights)

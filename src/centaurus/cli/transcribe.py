@@ -27,7 +27,9 @@ class Format(StrEnum):
 def transcribe(
     name: listening.Input = None,
     mic: listening.Mic = False,
-    model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "commands",
+    model: Annotated[
+        str, typer.Option(help="An .onnx file or a shipped model; commands knows thirty words only.")
+    ] = "commands",
     form: Annotated[Format, typer.Option("--format", help="Text with times, captions, or JSON with every word.")] = (
         Format.TEXT
     ),
@@ -38,7 +40,12 @@ def transcribe(
     channels: listening.Channels = 1,
     threads: listening.Threads = 1,
 ) -> None:
-    """Write down what is said, with the time of every word."""
+    """Write down what is said, with the time of every word.
+
+    Without --model this is a recogniser of thirty words, one after the other: yes no up down left right on off stop go,
+    the digits, bed bird cat dog happy house marvin sheila tree wow. It shows the whole path from sound to text; it does
+    not know general English (centaurus train asr trains a recogniser for that).
+    """
     with faults.handled():
         from centaurus.runtime.transcribing import Transcriber
 

@@ -14,24 +14,23 @@ from numpy.typing import NDArray
 from centaurus.decode.posterior import check_frames, softmax
 from centaurus.decode.vocabulary import Vocabulary
 
-LONGEST = 1.5  # seconds: a mark further before its word is not believed
-
 
 @dataclass(frozen=True)
 class Token:
-    """A token over the frames [start, end), with its mean probability there."""
+    """A token over the frames [start, end), with its mean probability there; what it stands for began at ``begin``."""
 
     index: int
     start: int
     end: int
     confidence: float
+    begin: int
 
 
 @dataclass(frozen=True)
 class Word:
     """A word with its times in seconds, good to a few frames.
 
-    CTC places words near their ends: only where the vocabulary marks where words begin, ``start`` is more than that.
+    CTC places words near their ends: ``start`` is more than that only where an output says where words begin.
     """
 
     text: str
@@ -41,7 +40,11 @@ class Word:
 
 
 class Greedy:
-    """Collapses logits (tokens, frames) to tokens. A token is given when the frame after it differs."""
+    """Collapses logits (tokens, frames) to tokens. A token is given when the frame after it differs.
+
+    Where the vocabulary has a mark, a token begins with the last run of frames, since the token before, in which the
+    mark is more likely than not; without one, where it is first the most probable.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -51,17 +54,27 @@ class Greedy:
         """As new."""
         self._frame = 0
         self._index, self._start, self._total = self.vocabulary.blank, 0, 0.0
+        self._marking, self._marked, self._begin = False, -1, 0
 
     def push(self, logits: NDArray[np.floating]) -> list[Token]:
         """The tokens that ended within these frames."""
         check_frames(logits, len(self.vocabulary.tokens), "tokens of the vocabulary")
-        best = logits.argmax(axis=0)
-        sure = softmax(logits).max(axis=0, initial=0.0)
+        mark = self.vocabulary.mark
+        marks = logits[mark] > 0 if mark is not None else np.zeros(logits.shape[1], bool)
+        spoken = logits if mark is None else logits[:mark]
+        best = spoken.argmax(axis=0)
+        sure = softmax(spoken).max(axis=0, initial=0.0)
         done: list[Token] = []
-        for index, probability in zip(best.tolist(), sure.tolist(), strict=True):
+        for index, probability, marking in zip(best.tolist(), sure.tolist(), marks.tolist(), strict=True):
+            if marking and not self._marking:
+                self._marked = self._frame
+            self._marking = marking
             if index != self._index:
                 done += self.open
                 self._index, self._start, self._total = index, self._frame, 0.0
+                if index != self.vocabulary.blank:
+                    self._begin = self._frame if self._marked < 0 else self._marked
+                    self._marked = -1
             self._total += probability
             self._frame += 1
         return done
@@ -71,7 +84,8 @@ class Greedy:
         """The token that has begun and may go on: at most one."""
         if self._index == self.vocabulary.blank:
             return []
-        return [Token(self._index, self._start, self._frame, self._total / (self._frame - self._start))]
+        confidence = self._total / (self._frame - self._start)
+        return [Token(self._index, self._start, self._frame, confidence, self._begin)]
 
     def flush(self) -> list[Token]:
         """The last token, if one is open; then as new."""
@@ -91,7 +105,7 @@ class Words:
         """The words that these tokens end."""
         done: list[Word] = []
         for token in tokens:
-            if self.vocabulary.starts_word(token.index) and not self._awaited(token):
+            if self.vocabulary.starts_word(token.index):
                 done += self._word(self._tokens)
                 self._tokens = []
             self._tokens.append(token)
@@ -108,22 +122,13 @@ class Words:
         tokens, self._tokens = self._tokens, []
         return self._word(tokens)
 
-    def _awaited(self, token: Token) -> bool:
-        """Whether only the mark of a word has come yet, and this is the word."""
-        mark = self.vocabulary.mark
-        return mark is not None and [waiting.index for waiting in self._tokens] == [mark] and token.index != mark
-
     def _word(self, tokens: list[Token]) -> list[Word]:
         text = "".join(self.vocabulary.text(token.index) for token in tokens)
         spoken = [token for token in tokens if self.vocabulary.text(token.index)]
         if not text:
             return []
-        marked = tokens[0].index == self.vocabulary.mark and self._near(tokens[0], spoken[0])
-        start, end = (tokens if marked else spoken)[0].start * self.seconds, spoken[-1].end * self.seconds
+        start, end = spoken[0].begin * self.seconds, spoken[-1].end * self.seconds
         return [Word(text, start, end, sum(token.confidence for token in spoken) / len(spoken))]
-
-    def _near(self, mark: Token, token: Token) -> bool:
-        return (token.start - mark.start) * self.seconds < LONGEST
 
 
 def greedy(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float) -> list[Word]:

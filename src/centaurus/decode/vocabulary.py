@@ -9,7 +9,7 @@ from enum import Enum
 BLANKS = ("<blank>", "[PAD]", "<pad>", "")
 SPACES = (" ", "|")
 CONTINUED = "##"
-MARK = "<start>"  # says that a word begins here; which one is said at its end
+MARK = "<start>"  # the last output, where there is one: that a word begins here, whatever it will be
 
 
 class Style(Enum):
@@ -43,8 +43,8 @@ class Vocabulary:
 
     @property
     def mark(self) -> int | None:
-        """The token that marks where a word begins, if this vocabulary has one."""
-        return self.tokens.index(MARK) if MARK in self.tokens else None
+        """The output beside the tokens that says where words begin, if there is one."""
+        return len(self.tokens) - 1 if self.tokens[-1] == MARK else None
 
     def starts_word(self, token: int) -> bool:
         """Whether a word ends before this token."""
@@ -58,7 +58,7 @@ class Vocabulary:
         text = self.tokens[token]
         if self.style is Style.PIECES:
             return text.removeprefix(CONTINUED)
-        return "" if text == MARK or (self.style is Style.CHARACTERS and text in SPACES) else text
+        return "" if self.style is Style.CHARACTERS and text in SPACES else text
 
 
 def _guess(tokens: Sequence[str], blank: int) -> Style:

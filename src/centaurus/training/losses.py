@@ -87,10 +87,16 @@ def ctc(logits: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor) -> Ten
     return functional.ctc_loss(log_probs, targets, frames, lengths, blank=0, zero_infinity=True)
 
 
-def aligned(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
+def framed(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
     """Cross-entropy of (batch, symbols, frames) logits with the symbol of every frame, padding left out."""
     inside = torch.arange(target.shape[1], device=target.device) < frames[:, None]
     return functional.cross_entropy(logits, target.masked_fill(~inside, -100))
+
+
+def begun(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
+    """Binary cross-entropy of the last (batch, symbols, frames) logits with whether a word begins, without padding."""
+    inside = torch.arange(target.shape[1], device=target.device) < frames[:, None]
+    return functional.binary_cross_entropy_with_logits(logits[:, -1][inside], target[inside].float())
 
 
 def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:

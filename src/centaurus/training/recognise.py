@@ -18,8 +18,8 @@ from centaurus.training.teacher import Wav2Vec2
 from centaurus.training.tokens import normalise, transcript
 from centaurus.training.weights import read_weights
 
-LOSSES = ("tokens", "characters", "distillation", "aligned")
-MARKED = 0.1  # seconds after the start of a word in which its mark is right
+LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
+BEGUN = 0.1  # seconds after the start of a word that still are its beginning
 EARLY, LATE = 0.12, 0.02  # seconds before and after the end of a word between which its token is
 
 
@@ -27,8 +27,8 @@ EARLY, LATE = 0.12, 0.02  # seconds before and after the end of a word between w
 class Recognise(Objective):
     """Losses ``tokens`` and ``characters`` (CTC of each head), and ``distillation`` of characters from a teacher.
 
-    Where the times of words are known, ``aligned`` asks for their tokens at their ends, and for their marks at their
-    starts: a network learns from that much sooner than from CTC alone.
+    Where the times of words are known, ``starts`` teaches the mark where words begin, and ``ends`` draws their tokens,
+    which CTC leaves free to come at any time, to their ends.
     """
 
     monitor = "cer"
@@ -43,21 +43,24 @@ class Recognise(Objective):
         self.spelling = any(weight.name in ("characters", "distillation") for weight in self.weights)
         net.characters.requires_grad_(self.spelling)
         self.vocabulary = Vocabulary.of(net.settings["tokens"], blank=0)
-        if any(weight.name == "aligned" for weight in self.weights) and self.vocabulary.style is not Style.WORDS:
-            raise ValueError(f"the aligned loss is for a vocabulary of words, not of {self.vocabulary.style.value}s")
+        names = {weight.name for weight in self.weights}
+        if "starts" in names and self.vocabulary.mark is None:
+            raise ValueError("the loss of starts needs an output for them: vocabulary=marked")
+        if "ends" in names and self.vocabulary.style is not Style.WORDS:
+            raise ValueError(f"the loss of ends is for a vocabulary of words, not of {self.vocabulary.style.value}s")
 
     def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.net.heads(batch["audio"]) if self.spelling else (self.net(batch["audio"]),)
 
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
         samples = batch["samples"]
-        if name == "tokens":
-            return losses.ctc(
-                outputs[0].float(), batch["tokens"], self._frames(self.net, samples), batch["tokens_length"]
-            )
-        if name == "aligned":
-            target = self.alignment(batch, outputs[0].shape[-1])
-            return losses.aligned(outputs[0].float(), target, self._frames(self.net, samples))
+        if name in ("tokens", "starts", "ends"):
+            logits, frames = outputs[0].float(), self._frames(self.net, samples)
+            tokens = logits[:, : self.vocabulary.mark]
+            if name == "tokens":
+                return losses.ctc(tokens, batch["tokens"], frames, batch["tokens_length"])
+            target, begun = self.alignment(batch, logits.shape[-1])
+            return losses.framed(tokens, target, frames) if name == "ends" else losses.begun(logits, begun, frames)
         frames = self._frames(self.net.body.layers()[0], samples)
         if name == "characters":
             return losses.ctc(outputs[1].float(), batch["letters"], frames, batch["letters_length"])
@@ -66,23 +69,20 @@ class Recognise(Objective):
             outputs[1].float(), batch["teacher"] if model is None else model(batch["audio"]), frames
         )
 
-    def alignment(self, batch: Batch, frames: int) -> Tensor:
-        """The token of every frame (batch, frames): of words around their ends, of marks after their starts."""
+    def alignment(self, batch: Batch, frames: int) -> tuple[Tensor, Tensor]:
+        """The token of every frame (batch, frames), words being around their ends; and where words begin."""
         if "ends" not in batch:
-            raise ValueError("the aligned loss needs the times of words, which these recordings do not have")
-        mark, rate = self.vocabulary.mark, self.rate
-        words = batch["tokens"] if mark is None else batch["tokens"][:, 1::2]
-        count = batch["tokens_length"] // (1 if mark is None else 2)
+            raise ValueError("these losses need the times of words, which these recordings do not have")
+        words, count = batch["tokens"], batch["tokens_length"]
         centres = (torch.arange(frames, device=words.device) + 0.5) * float(1 / self.net.ratio)
         target = torch.zeros(len(words), frames, dtype=torch.long, device=words.device)
+        begun = torch.zeros_like(target, dtype=torch.bool)
         for k in range(words.shape[1]):
             start, end, said = batch["starts"][:, k, None], batch["ends"][:, k, None], (k < count)[:, None]
-            if mark is not None:
-                begun = said & (centres >= start) & (centres < start + MARKED * rate) & (target == 0)
-                target = target.masked_fill(begun, mark)
-            over = said & (centres >= end - EARLY * rate) & (centres < end + LATE * rate)
+            begun = begun | (said & (centres >= start) & (centres < start + BEGUN * self.rate))
+            over = said & (centres >= end - EARLY * self.rate) & (centres < end + LATE * self.rate)
             target = torch.where(over, words[:, k, None], target)
-        return target
+        return target, begun
 
     @staticmethod
     def _frames(layer: Any, samples: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Recognise(Objective):
     def measure(self, net: Network, batch: Batch) -> Sums:
         logits = net(batch["audio"]).float()
         frames = self._frames(net, batch["samples"])
-        loss = float(losses.ctc(logits, batch["tokens"], frames, batch["tokens_length"]))
+        loss = float(losses.ctc(logits[:, : self.vocabulary.mark], batch["tokens"], frames, batch["tokens_length"]))
         seconds = float(1 / (net.ratio * self.rate))
         said = [
             transcript(row[:, :n].cpu().numpy(), self.vocabulary, seconds)

@@ -41,14 +41,15 @@ class Tokens:
 
 
 def read_tokens(kind: str, transcripts: Iterable[str]) -> Tokens:
-    """``characters`` or ``words`` of these transcripts, ``marked`` words (a mark where each begins), the WordPiece
+    """``characters`` or ``words`` of these transcripts, ``marked`` words (and where they begin), the WordPiece
     vocabulary in a file, or ``used:FILE``: those of its tokens that occur in the transcripts."""
     if kind == "characters":
         return _listed({c for text in transcripts for c in normalise(text)} | {" "}, list)
     if kind == "words":
         return _listed({word for text in transcripts for word in normalise(text).split()}, str.split)
     if kind == "marked":
-        return _listed({word for text in transcripts for word in normalise(text).split()} | {MARK}, _marked)
+        words = read_tokens("words", transcripts)
+        return Tokens((*words.names, MARK), words.encode)
     path = Path(kind.removeprefix("used:"))
     if not path.is_file():
         raise ValueError(f"vocabulary is characters, words, marked, a WordPiece file or used:FILE; there is no {path}")
@@ -59,10 +60,6 @@ def _listed(found: set[str], split: Callable[[str], list[str]]) -> Tokens:
     names = (BLANK, *sorted(found))
     index = {name: k for k, name in enumerate(names)}
     return Tokens(names, _Lookup(index, split))
-
-
-def _marked(text: str) -> list[str]:
-    return [token for word in text.split() for token in (MARK, word)]
 
 
 @dataclass(frozen=True)
