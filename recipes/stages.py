@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from centaurus.cli.train import Display
-from centaurus.models import load, save
+from centaurus.models import DenoiserTable, denoiser, load, save
 from centaurus.recipes import launch
 from centaurus.training.config import Training
 from centaurus.training.run import Run
@@ -36,6 +36,16 @@ def save_mean(models: Sequence[Path], path: Path) -> Path:
             for mean, weight in zip(first.parameters(), other.parameters(), strict=True):
                 mean.lerp_(weight, 1 / number)
     save(first, path)
+    return path
+
+
+def save_kept(model: Path, kept: float, path: Path) -> Path:
+    """A denoiser with a share of its input in its output: less noise is taken away, and less of the speech."""
+    trained = load(str(model))
+    assert isinstance(trained.table, DenoiserTable)
+    net = denoiser(replace(trained.table, kept=kept), settings=trained.settings)
+    net.load_state_dict(trained.state_dict())
+    save(net, path)
     return path
 
 

@@ -24,7 +24,7 @@ from centaurus.recipes import kws
 from centaurus.recipes.launch import go_on_from
 from centaurus.training.config import override
 from centaurus.training.run import Run
-from recipes.stages import save_mean, shorter, train
+from recipes.stages import save_kept, save_mean, shorter, train
 
 
 def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
@@ -67,6 +67,8 @@ def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:
     u = torch.randn(1, 1, 64)
     kept = load(tmp_path / "trained.safetensors")
     torch.testing.assert_close(kept(u), 0.8 * net.eval()(u) + 0.2 * u)
+    more = load(save_kept(tmp_path / "trained.safetensors", 0.5, tmp_path / "more.safetensors"))
+    torch.testing.assert_close(more(u), 0.5 * net(u) + 0.5 * u)
 
 
 def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
