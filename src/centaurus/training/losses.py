@@ -14,6 +14,7 @@ BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
 BANDS = 40
 COMPRESSION = 0.3  # of magnitudes
+BEGINNING = 3.0  # how much more than other frames those weigh in which a word begins
 SILENT = 1e-9  # mean square of what is no speech: -90 dBFS
 FLOOR = 1e-8  # of powers, where a full-scale sine is about 1
 
@@ -94,9 +95,13 @@ def framed(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
 
 
 def begun(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
-    """Binary cross-entropy of the last (batch, symbols, frames) logits with whether a word begins, without padding."""
+    """Binary cross-entropy of the last (batch, symbols, frames) logits with whether a word begins, without padding.
+
+    Beginnings are rare, so they weigh more: the logit is above 0 where one is a third as likely as not.
+    """
     inside = torch.arange(target.shape[1], device=target.device) < frames[:, None]
-    return functional.binary_cross_entropy_with_logits(logits[:, -1][inside], target[inside].float())
+    weight = logits.new_tensor(BEGINNING)
+    return functional.binary_cross_entropy_with_logits(logits[:, -1][inside], target[inside].float(), pos_weight=weight)
 
 
 def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
