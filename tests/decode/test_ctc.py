@@ -101,18 +101,19 @@ def test_times_cover_the_frames_of_a_word() -> None:
 @pytest.mark.parametrize(
     ("path", "marks", "begins"),
     [
-        ([0, 0, 1, 0, 0, 2], [0, 1, 0, 0, 1, 0], [("stop", 0.5, 1.5), ("go", 2.0, 3.0)]),
-        ([0, 1, 2, 0, 0, 0], [0, 0, 0, 0, 1, 1], [("stop", 0.5, 1.0), ("go", 1.0, 1.5)]),  # without marks
-        ([0, 0, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0], [("stop", 0.0, 2.5)]),  # where a run of marks begins
-        ([0, 0, 0, 0, 1, 0], [1, 0, 1, 0, 0, 0], [("stop", 1.0, 2.5)]),  # the later one counts
-        ([0, 1, 0, 0, 2, 0], [1, 1, 1, 0, 0, 0], [("stop", 0.0, 1.0), ("go", 2.0, 2.5)]),  # a mark is used once
+        ([0, 0, 1, 0, 0, 2], [-1, 9, -1, -1, 9, -1], [("stop", 0.5, 1.5), ("go", 2.0, 3.0)]),
+        ([0, 0, 0, 1, 1, 0], [9, 9, -1, -1, -1, -1], [("stop", 0.0, 2.5)]),  # where a run of marks begins
+        ([0, 0, 0, 0, 1, 0], [9, -1, 2, -1, -1, -1], [("stop", 1.0, 2.5)]),  # the later one counts
+        ([0, 0, 0, 0, 1, 0], [-8, -1, -5, -2, -7, -9], [("stop", 0.5, 2.5)]),  # the least unlikely, if there is none
+        ([0, 1, 0, 0, 2, 0], [9, 9, 9, -5, -4, -1], [("stop", 0.0, 1.0), ("go", 2.0, 2.5)]),  # a mark is used once
+        ([1, 2, 0], [9, 9, 9], [("stop", 0.0, 0.5), ("go", 0.5, 1.0)]),
     ],
 )
 def test_a_mark_says_where_a_word_begins(
     path: list[int], marks: list[int], begins: list[tuple[str, float, float]]
 ) -> None:
     x = logits(path, 4)
-    x[3] = np.where(marks, 9.0, -1.0)
+    x[3] = marks
     assert [(w.text, w.start, w.end) for w in greedy(x, MARKED, 0.5)] == begins
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from centaurus.decode.posterior import check_frames, softmax
 from centaurus.decode.vocabulary import Vocabulary
 
+REACH = 32  # frames back from a token that its beginning may be
+
 
 @dataclass(frozen=True)
 class Token:
@@ -42,8 +44,9 @@ class Word:
 class Greedy:
     """Collapses logits (tokens, frames) to tokens. A token is given when the frame after it differs.
 
-    Where the vocabulary has a mark, a token begins with the last run of frames, since the token before, in which the
-    mark is more likely than not; without one, where it is first the most probable.
+    Where the vocabulary has a mark, a token begins with the last run of frames in which its logit is above 0, since the
+    token before and not too long ago; or, if there is none, where it is highest. Without a mark it begins where it is
+    first the most probable.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -54,30 +57,36 @@ class Greedy:
         """As new."""
         self._frame = 0
         self._index, self._start, self._total = self.vocabulary.blank, 0, 0.0
-        self._marking, self._marked, self._begin = False, -1, 0
+        self._begin, self._spent = 0, False
+        self._marks: list[float] = []  # of the frames up to this one that may be the beginning of the next token
 
     def push(self, logits: NDArray[np.floating]) -> list[Token]:
         """The tokens that ended within these frames."""
         check_frames(logits, len(self.vocabulary.tokens), "tokens of the vocabulary")
         mark = self.vocabulary.mark
-        marks = logits[mark] > 0 if mark is not None else np.zeros(logits.shape[1], bool)
+        marks = np.zeros(logits.shape[1]) if mark is None else logits[mark]
         spoken = logits if mark is None else logits[:mark]
         best = spoken.argmax(axis=0)
         sure = softmax(spoken).max(axis=0, initial=0.0)
         done: list[Token] = []
-        for index, probability, marking in zip(best.tolist(), sure.tolist(), marks.tolist(), strict=True):
-            if marking and not self._marking:
-                self._marked = self._frame
-            self._marking = marking
+        for index, probability, marked in zip(best.tolist(), sure.tolist(), marks.tolist(), strict=True):
+            if mark is not None:
+                self._remember(marked)
             if index != self._index:
                 done += self.open
                 self._index, self._start, self._total = index, self._frame, 0.0
                 if index != self.vocabulary.blank:
-                    self._begin = self._frame if self._marked < 0 else self._marked
-                    self._marked = -1
+                    self._begin = self._frame - _since_begin(self._marks)
+                    self._marks, self._spent = [], True
             self._total += probability
             self._frame += 1
         return done
+
+    def _remember(self, marked: float) -> None:
+        """Marks that go on after a token are still its own."""
+        self._spent = self._spent and marked > 0
+        if not self._spent:
+            self._marks = [*self._marks[1 - REACH :], marked]
 
     @property
     def open(self) -> list[Token]:
@@ -92,6 +101,18 @@ class Greedy:
         last = self.open
         self.reset()
         return last
+
+
+def _since_begin(marks: list[float]) -> int:
+    """How many frames ago the token began, of marks that end with this frame's."""
+    if not marks:
+        return 0
+    begin = next((k for k in range(len(marks) - 1, -1, -1) if marks[k] > 0), None)
+    if begin is None:
+        begin = marks.index(max(marks))
+    while begin > 0 and marks[begin] > 0 and marks[begin - 1] > 0:
+        begin -= 1
+    return len(marks) - 1 - begin
 
 
 class Words:

@@ -20,7 +20,7 @@ from centaurus.training.weights import read_weights
 
 LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
 BEGUN = 0.1  # seconds after the start of a word that still are its beginning
-EARLY, LATE = 0.12, 0.02  # seconds before and after the end of a word between which its token is
+EARLY, LATE = 0.1, 0.05  # seconds before and after the end of a word between which its token is
 
 
 @final
