@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -46,13 +45,29 @@ def connected(engine: Engine, words: Corpus, noise: Corpus | None, limit: int = 
 
 def _row(label: str, found: list[Word], said: list[Spoken], rate: int) -> dict[str, Any]:
     texts = [word.text for word in found], [spoken.word for spoken in said]
-    off = []
-    for here, there, size in SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks():
-        for word, spoken in zip(found[here : here + size], said[there : there + size], strict=True):
-            off.append((word.start - spoken.start / rate, word.end - spoken.end / rate))
+    off = [
+        (word.start - spoken.start / rate, word.end - spoken.end / rate) for word, spoken in _same(found, said, rate)
+    ]
     transcript, reference = map(" ".join, texts)
     rates = {"wer": audio.word_errors(transcript, reference).rate, "cer": audio.char_errors(transcript, reference).rate}
     return {"id": label, "reference": reference, "transcript": transcript, **rates, "off": off}
+
+
+def _same(found: list[Word], said: list[Spoken], rate: int) -> list[tuple[Word, Spoken]]:
+    """Words that were said and found, by the fewest edits; of several ways, the one that is closest in time."""
+    best: dict[tuple[int, int], tuple[float, list[tuple[Word, Spoken]]]] = {}
+    for i in range(len(found) + 1):
+        for j in range(len(said) + 1):
+            ways: list[tuple[float, list[tuple[Word, Spoken]]]] = [(0.0, [])] if i == j == 0 else []
+            ways += [(cost + 1, pairs) for cost, pairs in (best[k] for k in ((i - 1, j), (i, j - 1)) if k in best)]
+            if i and j:
+                word, spoken = found[i - 1], said[j - 1]
+                cost, pairs = best[i - 1, j - 1]
+                far = min(abs(word.end - spoken.end / rate), 10.0)
+                same = word.text == spoken.word
+                ways.append((cost + 1e-3 * far, [*pairs, (word, spoken)]) if same else (cost + 1, pairs))
+            best[i, j] = min(ways, key=lambda way: way[0])
+    return best[len(found), len(said)][1]
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, float]:
