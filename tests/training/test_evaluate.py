@@ -104,7 +104,7 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
 
 
 def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
-    """A model that says what was said, each word three frames late, but never the last one."""
+    """A model that says what was said, each word two frames late, but never the last one."""
     data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
     words = ev.clips(data, ("word",), 16_000, None)
     said = [
@@ -115,18 +115,18 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
     tokens, answers = ("<blank>", *WORDS, "<start>"), iter(said)
 
     def late(x: np.ndarray) -> np.ndarray:
-        logits = np.zeros((4, len(x) // 256))
+        logits = np.zeros((4, len(x) // 512))
         logits[0], logits[3] = 1, -1
         for spoken in next(answers)[:-1]:
-            logits[3, spoken.start // 256 + 3] = 2
-            logits[tokens.index(spoken.word), spoken.end // 256 + 2] = 3
+            logits[3, spoken.start // 512 + 2] = 2
+            logits[tokens.index(spoken.word), spoken.end // 512 + 1] = 3
         return logits
 
-    model = Engine("recognizer", 16_000, Fraction(1, 256), (), tokens, late)
+    model = Engine("recognizer", 16_000, Fraction(1, 512), (), tokens, late)
     report = ev.evaluate(model, data, limit=3)
     assert [group["phrases"] for group in report.groups] == [3, 3]
     for group, phrases in zip(report.groups, (said[:3], said[3:]), strict=True):
         assert group["wer"] == pytest.approx(3 / sum(map(len, phrases)))
-        assert group["start_ms"] == pytest.approx(40, abs=8)
-        assert group["end_ms"] == pytest.approx(40, abs=8)
+        assert group["start_ms"] == pytest.approx(48, abs=14)
+        assert group["end_ms"] == pytest.approx(48, abs=14)
     assert "conditions.csv" in {path.name for path in write(report, tmp_path / "out")}
