@@ -11,7 +11,7 @@ import numpy as np
 
 from centaurus.data import Corpus, Utterances, without_leaks
 from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
-from centaurus.models.tables import DC_BLOCK, RECOGNIZERS
+from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
 from centaurus.training.config import nearest
 from centaurus.training.fit import Data
@@ -25,7 +25,11 @@ SMALL = RecognizerTable(
     backbone=(Row("full", 160, 128, 16), Row("pointwise", 2, 160, 192), Row("pointwise", 1, 160, 192, times=2)),
     head=(Row("pointwise", 2, 192, 256, times=3),),
 )
-TABLES = {"small": SMALL, **RECOGNIZERS}
+# A keyword spotter's blocks, which may start from its weights (start=kws-30), and a head for letters: 16 ms a frame.
+SPELT = RecognizerTable(
+    backbone=CLASSIFIERS["kws-hybrid-4"].blocks, head=(Row("pointwise", 1, 160, 256, times=3),), pooled=True
+)
+TABLES = {"small": SMALL, "letters": SPELT, **RECOGNIZERS}
 
 
 @dataclass(frozen=True, kw_only=True)

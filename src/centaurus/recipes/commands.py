@@ -7,22 +7,16 @@ from pathlib import Path
 
 from centaurus.data import Phrases, Phrasing
 from centaurus.models import RecognizerTable, Row
-from centaurus.models.tables import CLASSIFIERS, RECOGNIZERS
-from centaurus.recipes.asr import Encode, RecognitionSettings, network
+from centaurus.models.tables import RECOGNIZERS
+from centaurus.recipes.asr import SPELT, Encode, RecognitionSettings, network
 from centaurus.recipes.kws import held_out, noise_of, tune_blocks
 from centaurus.recipes.recipe import Prepared, Recipe, hours
 from centaurus.training.fit import Data
 from centaurus.training.recognise import Recognise
 from centaurus.training.tokens import read_tokens
 
-# The spotter's blocks at 16 ms a frame, which may start from its weights, and a head at 32 ms.
-HEARD = RecognizerTable(
-    backbone=CLASSIFIERS["kws-hybrid-4"].blocks,
-    head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)),
-    pooled=True,
-)
-# The same for single letters, which follow each other faster: 16 ms a frame throughout.
-SPELT = replace(HEARD, head=(Row("pointwise", 1, 160, 256, times=3),))
+# The spotter's blocks, as for letters, but a frame of the head is 32 ms: words follow each other more slowly.
+HEARD = replace(SPELT, head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)))
 # The recogniser's rows, narrow: 20 ms a frame of the backbone, 40 ms a frame of the head.
 NARROW = RecognizerTable(
     backbone=(
