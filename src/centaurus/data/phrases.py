@@ -21,6 +21,8 @@ Encode = Callable[[str], Mapping[str, NDArray[np.generic]]]
 
 FRAME = 160  # of the envelope: 10 ms at 16 kHz
 QUIET_DB, MARGIN = 30.0, 4  # a word begins and ends so far below its loudest frame, and so many frames beyond
+FLOOR, ABOVE_DB, SURE_DB = 0.15, 8.0, 12.0  # or so far above the quiet share of its clip, but never above this
+PAUSE = 16  # frames: what is further away from a word is none of it
 FADE = 160  # samples over which a word comes in and goes out
 
 
@@ -152,9 +154,13 @@ def bounds(x: Samples) -> tuple[int, int]:
     if not frames:
         return 0, len(x)
     power = np.square(x[: frames * FRAME]).reshape(frames, FRAME).mean(axis=1)
-    loud = np.flatnonzero(power > power.max() * 10 ** (-QUIET_DB / 10))
+    peak, floor = power.max(), np.quantile(power, FLOOR)
+    limit = max(peak * 10 ** (-QUIET_DB / 10), min(floor * 10 ** (ABOVE_DB / 10), peak * 10 ** (-SURE_DB / 10)))
+    loud = np.flatnonzero(power > limit)
     if not len(loud):
         return 0, len(x)
+    pieces = np.split(loud, np.flatnonzero(np.diff(loud) > PAUSE) + 1)
+    loud = max(pieces, key=lambda piece: float(power[piece].sum()))
     return max(0, int(loud[0]) - MARGIN) * FRAME, min(len(x), (int(loud[-1]) + 1 + MARGIN) * FRAME)
 
 
