@@ -38,29 +38,42 @@ def test_the_clip_is_what_its_list_of_words_says() -> None:
 
 def test_the_demo_writes_sound_and_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     models = ("--denoiser", str(exported("denoiser")), "--spotter", str(exported("classifier")))
+    models += ("--recogniser", str(exported("recognizer")))
     done = run(capsys, "demo", *models, "-o", str(tmp_path / "new" / "demo"))
     assert done.code == 0, done.err
     names = sorted(path.name for path in (tmp_path / "new" / "demo").iterdir())
     assert names == ["denoised.wav", "noisy.wav", "spectrograms.png"]
-    for word in ("SI-SDR", "latency", "marvin", "found"):
+    for word in ("SI-SDR", "latency", "marvin", "found", "yes stop left marvin"):
         assert word in done.out
     again = run(capsys, "demo", *models, "-o", str(tmp_path / "new" / "demo"), "--json").json()
     assert again["denoise"]["si_sdr"]["noisy"] == pytest.approx(8, abs=0.1)
     assert len(again["spot"]) == 8
+    assert list(again["transcribe"]) == ["clean", "noisy", "denoised"]
 
 
 def test_without_models_the_demo_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    done = run(capsys, "demo", "--denoiser", "none", "--spotter", "neither", "-o", str(tmp_path / "demo"))
+    done = run(capsys, "demo", "--denoiser", "none", "--spotter", "neither", "--recogniser", "nor", "-o", str(tmp_path))
     assert done.code == 0
     assert "The model none is not part of this installation" in done.out
-    assert not (tmp_path / "demo").exists()
+    assert "The model nor is not part of this installation: nothing is written down." in done.out
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
     block = "import sys, importlib.util as u; sys.modules['torch'] = None; f = u.find_spec"
     hide = "u.find_spec = lambda name, package=None: None if name == 'torch' else f(name, package)"
     code = f"{block}; {hide}; from centaurus.cli.main import main; main(sys.argv[1:])"
-    words = ["demo", "--denoiser", str(exported("denoiser")), "--spotter", "none", "-o", str(tmp_path)]
+    words = [
+        "demo",
+        "--denoiser",
+        str(exported("denoiser")),
+        "--spotter",
+        "none",
+        "--recogniser",
+        "none",
+        "-o",
+        str(tmp_path),
+    ]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "SI-SDR denoised" in done.stdout

@@ -1,4 +1,4 @@
-"""``centaurus demo``: denoise a clip, find its keywords, draw it; and with torch, plan and stream a network."""
+"""``centaurus demo``: denoise a clip, draw it, find its words; and with torch, plan and stream a network."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("out/demo"),
     denoiser: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "denoise-16k",
     spotter: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "kws-30",
+    recogniser: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "commands",
     json: output.Json = False,
 ) -> None:
-    """Denoise a noisy clip and find its keywords; with torch installed, plan a layer and stream a network as well."""
+    """Denoise a noisy clip and find its words; with torch installed, plan a layer and stream a network as well."""
     with faults.handled():
         results: dict[str, Any] = {"denoise": _denoise(denoiser, out, json)}
-        results["spot"] = _spot(spotter, out if results["denoise"] else None, json)
+        clips = _clips(out if results["denoise"] else None)
+        results["spot"] = _spot(spotter, clips, json)
+        results["transcribe"] = _write_down(recogniser, clips, json)
         if find_spec("torch") is not None:
             results |= demo_planner.run(json)
         if json:
@@ -111,16 +114,39 @@ def _picture(out: Path) -> Path | None:
     return out / "spectrograms.png"
 
 
-def _spot(model: str, out: Path | None, quiet: bool) -> list[dict[str, Any]] | None:
-    """Keywords in the clean clip, in the noisy one and, if it was made, in the denoised one."""
+def _clips(out: Path | None) -> dict[str, Path]:
+    """The clean clip, the noisy one and, if it was made, the denoised one."""
+    clips = {"clean": _asset("demo.clean.flac"), "noisy": _asset("demo.flac")}
+    return clips if out is None else {**clips, "denoised": out / "denoised.wav"}
+
+
+def _write_down(model: str, clips: dict[str, Path], quiet: bool) -> dict[str, str] | None:
+    """The words of each clip in their order."""
+    if not _there(model, "written down", quiet):
+        return None
+    from centaurus.audio import read
+    from centaurus.decode import join
+    from centaurus.runtime import transcribe
+
+    texts = {}
+    for name, path in clips.items():
+        clip = read(path)
+        texts[name] = join(transcribe(clip.samples, clip.rate, model))
+    if not quiet:
+        output.show("Connected words, written down:\n")
+        said = " ".join(word["word"] for word in _words()["words"])
+        output.show_table(["", "text"], [["spoken", said], *([name, text] for name, text in texts.items())])
+        output.show("")
+    return texts
+
+
+def _spot(model: str, clips: dict[str, Path], quiet: bool) -> list[dict[str, Any]] | None:
+    """Keywords in each clip."""
     if not _there(model, "spotted", quiet):
         return None
     from centaurus.audio import read
     from centaurus.runtime import spot
 
-    clips = {"clean": _asset("demo.clean.flac"), "noisy": _asset("demo.flac")}
-    if out is not None:
-        clips["denoised"] = out / "denoised.wav"
     heard = {}
     for name, path in clips.items():
         clip = read(path)
