@@ -77,3 +77,20 @@ def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "SI-SDR denoised" in done.stdout
+
+
+def test_the_recogniser_that_ships_writes_the_clip_down(capsys: pytest.CaptureFixture[str]) -> None:
+    """A voice of formulas that no training heard, clean: most words, where they are."""
+    assets = Path(str(files("centaurus") / "assets"))
+    said = json.loads((assets / "demo.json").read_text())["words"]
+    heard = run(capsys, "transcribe", str(assets / "demo.clean.flac"), "--format", "json").json()["words"]
+    right = [
+        (word, found)
+        for word in said
+        for found in heard
+        if found["word"] == word["word"] and abs(found["start"] - word["start"]) < 0.2
+    ]
+    assert len(right) >= 6
+    assert len(heard) <= 9
+    for key in ("start", "end"):
+        assert np.mean([abs(found[key] - word[key]) for word, found in right]) < 0.1
