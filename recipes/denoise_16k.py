@@ -3,10 +3,10 @@
     python recipes/denoise_16k.py DATA RUN [key=value ...]
 
 DATA holds the packs vctk, librispeech and noise (docs/data.md), RUN is a new folder. First with every kind of noise
-(RUN/first), then with less that is made up and more weight on spectra (RUN/fine); what ships, RUN/denoise-16k, keeps a
-tenth of its input. Every setting but the losses can be overridden; `start=denoise-16k minutes=600` goes on from the
-model that ships, with the second stage alone. Afterwards `centaurus eval RUN/denoise-16k.safetensors` measures it; a
-copy in src/centaurus/pretrained with `make models` ships it.
+(RUN/first), then with less that is made up and more weight on spectra (RUN/fine); what ships, RUN/denoise-16k, keeps
+some of its input (KEPT). Every setting but the losses can be overridden; `start=denoise-16k minutes=600` goes on from
+the model that ships, with the second stage alone. Afterwards `centaurus eval RUN/denoise-16k.safetensors` measures it;
+a copy in src/centaurus/pretrained with `make models` ships it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stages import save_kept, train
 from centaurus.recipes.denoise import DenoiseSettings
 from centaurus.training.config import override
 
-KEPT = 0.1
+KEPT = 0.18
 SETTINGS = DenoiseSettings(
     network="hybrid",
     dc_block=True,
