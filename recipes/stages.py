@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -28,13 +28,14 @@ def shorter(settings: S, share: float) -> S:
     )
 
 
-def save_mean(models: Sequence[Path], path: Path) -> Path:
-    """A model with the mean of the weights of several of one table: stages that followed each other lie close."""
-    first, *others = [load(str(model)) for model in models]
+def save_mean(models: Mapping[Path, float], path: Path) -> Path:
+    """A model with the mean of the weights of several of one table, each with its share."""
+    (first, total), *others = [(load(str(model)), share) for model, share in models.items()]
     with torch.no_grad():
-        for number, other in enumerate(others, 2):
+        for other, share in others:
+            total += share
             for mean, weight in zip(first.parameters(), other.parameters(), strict=True):
-                mean.lerp_(weight, 1 / number)
+                mean.lerp_(weight, share / total)
     save(first, path)
     return path
 
