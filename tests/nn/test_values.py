@@ -178,7 +178,7 @@ def test_a_leveled_body_is_as_loud_as_its_input() -> None:
     body = Serial([Down(1, 6, 4), LayerNorm(6), SiLU(), Up(6, 1, 4)])
     layer, u = Leveled(body, 8.0).double(), noise(1, 1, 400)
     torch.testing.assert_close(layer(100 * u), 100 * layer(u), rtol=1e-6, atol=1e-9)
-    assert float(layer(torch.zeros_like(u)).abs().max()) < 1e-4
+    assert layer(torch.zeros_like(u)).abs().max().item() < 1e-4
     torch.testing.assert_close(Leveled(Serial(), 8.0).double()(u), u)
     torch.testing.assert_close(Leveled(body, 8.0, 0.2).double()(u), 0.8 * layer(u) + 0.2 * u)
 

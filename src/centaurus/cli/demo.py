@@ -133,10 +133,9 @@ def _write_down(model: str, clips: dict[str, Path], quiet: bool) -> dict[str, st
         clip = read(path)
         texts[name] = join(transcribe(clip.samples, clip.rate, model))
     if not quiet:
-        output.show("Connected words, written down:\n")
         said = " ".join(word["word"] for word in _words()["words"])
-        output.show_table(["", "text"], [["spoken", said], *([name, text] for name, text in texts.items())])
-        output.show("")
+        lines = "".join(f"  {name:<9} {text}\n" for name, text in {"spoken": said, **texts}.items())
+        output.show(f"Connected words, written down:\n\n{lines}")
     return texts
 
 
