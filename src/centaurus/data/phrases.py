@@ -105,8 +105,7 @@ class Phrases:
 
     def _wordless(self, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
         """Other speech, or noise."""
-        seconds = rng.uniform(1, 4)
-        frames = min(round(seconds * self.words.rate), self.length or 10**9)
+        frames = round(rng.uniform(1, 4) * self.words.rate)
         if not self.speech or rng.random() < 0.5:
             return some_noise(self.noise, frames, self.words.rate, rng), []
         x = self.speech.take(int(rng.integers(len(self.speech))))[1]

@@ -90,8 +90,12 @@ def ctc(logits: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor) -> Ten
 
 def framed(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
     """Cross-entropy of (batch, symbols, frames) logits with the symbol of every frame, padding left out."""
-    inside = torch.arange(target.shape[1], device=target.device) < frames[:, None]
-    return functional.cross_entropy(logits, target.masked_fill(~inside, -100))
+    return functional.cross_entropy(logits, target.masked_fill(~_inside(target, frames), -100))
+
+
+def _inside(target: Tensor, frames: Tensor) -> Tensor:
+    """Which frames of (batch, frames) are no padding."""
+    return torch.arange(target.shape[1], device=target.device) < frames[:, None]
 
 
 def begun(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
@@ -99,8 +103,7 @@ def begun(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
 
     Beginnings are rare, so they weigh more: the logit is above 0 where one is a third as likely as not.
     """
-    inside = torch.arange(target.shape[1], device=target.device) < frames[:, None]
-    weight = logits.new_tensor(BEGINNING)
+    inside, weight = _inside(target, frames), logits.new_tensor(BEGINNING)
     return functional.binary_cross_entropy_with_logits(logits[:, -1][inside], target[inside].float(), pos_weight=weight)
 
 
