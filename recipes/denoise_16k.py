@@ -31,6 +31,7 @@ SETTINGS = DenoiseSettings(
     cut=True,
     lr=3e-3,
     decay=0.02,
+    optimizer="muon",
     warmup=0.02,
     snr_low=-5.0,
     snr_high=25.0,

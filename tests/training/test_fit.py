@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,8 +57,10 @@ def test_it_learns_and_leaves_a_folder_that_tells_all(tmp_path: Path) -> None:
     assert load(run.folder / "best.safetensors").settings["classes"] == ["low", "middle", "high"]
 
 
-@pytest.mark.parametrize("changed", [{}, {"accumulate": 3}, {"workers": 1}, {"precision": "bf16"}], ids=str)
-def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "changed", [{}, {"accumulate": 3}, {"workers": 1}, {"precision": "bf16"}, {"optimizer": "muon"}], ids=str
+)
+def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[str, Any]) -> None:
     whole = new_run(tmp_path / "whole", settings(**changed))
     train(whole, settings(**changed))
     broken = new_run(tmp_path / "broken", settings(**changed))

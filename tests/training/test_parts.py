@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centaurus.models import classifier, denoiser
+from centaurus.training import config
 from centaurus.training.average import Average
 from centaurus.training.config import from_data, override, to_data
 from centaurus.training.loader import Order, collate
-from centaurus.training.optimizer import adamw, decayed_and_not
+from centaurus.training.optimizer import OPTIMIZERS, adamw, decayed_and_not, muon, orthogonal
 from centaurus.training.schedule import Budget, cosine
 from tests.models.small import narrow
 from tests.training.toy import TABLE, Tones, settings
@@ -59,6 +60,47 @@ def test_weight_decay_spares_what_it_would_harm(name: str) -> None:
     groups = adamw(net, 0.1, 0.02).param_groups
     assert [group["weight_decay"] for group in groups] == [0.02, 0.0]
     assert groups[0]["betas"] == (0.9, 0.999)
+
+
+@given(st.integers(1, 3), st.integers(2, 12), st.integers(2, 24), st.floats(1e-6, 1e3))
+def test_a_matrix_is_turned_into_an_orthogonal_one(count: int, rows: int, columns: int, scale: float) -> None:
+    x = torch.randn(count, rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(rows * columns))
+    u, sizes, v = torch.linalg.svd(scale * x, full_matrices=False)
+    inside = u.mT @ orthogonal(scale * x) @ v.mT  # diagonal, if the singular vectors stay
+    found = inside.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(inside, torch.diag_embed(found), atol=1e-6, rtol=0)
+    large = sizes > 0.05 * sizes.square().sum(1, keepdim=True).sqrt()
+    assert ((found > 0.6) & (found < 1.3))[large].all()
+
+
+def test_one_step_of_muon_is_the_formula_for_matrices_and_adamw_for_the_rest() -> None:
+    ours, theirs = classifier(TABLE, classes=3), classifier(TABLE, classes=3)
+    theirs.load_state_dict(ours.state_dict())
+    optimizers = muon(ours, 0.1, 0.02), adamw(theirs, 0.1, 0.02)
+    before = {name: p.detach().clone() for name, p in ours.named_parameters()}
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        p.grad = torch.randn_like(p)
+        q.grad = p.grad.clone()
+    gradients = {name: q.grad for name, q in theirs.named_parameters()}
+    for optimizer in optimizers:
+        optimizer.step()
+    matrices = {id(p) for group in optimizers[0].param_groups if group.get("matrices") for p in group["params"]}
+    assert {n.rpartition(".")[2] for n, p in ours.named_parameters() if id(p) in matrices} == {"B", "C", "E", "weight"}
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        if id(p) in matrices:
+            turned = orthogonal(gradients[name].flatten(1)[None])[0].reshape(p.shape)
+            size = 0.1 * 0.2 * max(p.flatten(1).shape) ** 0.5
+            torch.testing.assert_close(
+                p.detach(), (1 - 0.1 * 0.02) * before[name] - size * turned, atol=1e-5, rtol=1e-5
+            )
+        else:
+            assert torch.equal(p, q), name
+
+
+def test_the_optimizers_that_may_be_named_are_there() -> None:
+    assert tuple(OPTIMIZERS) == config.OPTIMIZERS
+    with pytest.raises(ValueError, match="optimizer should be one of adamw, muon, got 'sgd'"):
+        settings(optimizer="sgd")
 
 
 def test_the_average_follows_as_its_formula_says() -> None:

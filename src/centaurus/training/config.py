@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 C = TypeVar("C", bound="Training")
 BUDGETS = ("epochs", "steps", "minutes")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+OPTIMIZERS = ("adamw", "muon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Training:
     batch: int
     lr: float
     decay: float
+    optimizer: str = "adamw"
     warmup: float = 0.01
     clip: float = 1.0
     ema: float = 0.999
@@ -56,6 +58,8 @@ class Training:
             raise ValueError(f"lr should be above 0, got {self.lr}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer should be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} cannot be taken in {self.accumulate} equal parts (accumulate)")
 

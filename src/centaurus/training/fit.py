@@ -26,7 +26,7 @@ from centaurus.training.config import Training
 from centaurus.training.diary import Diary, Watcher
 from centaurus.training.loader import Corpus, Order, batches, validation
 from centaurus.training.objective import Batch, Example, Objective
-from centaurus.training.optimizer import adamw, set_rate
+from centaurus.training.optimizer import OPTIMIZERS, set_rate
 from centaurus.training.run import Run, Standing, TrainingError
 from centaurus.training.schedule import Budget, cosine
 
@@ -48,7 +48,7 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
         objective.compile()
     average = Average(objective.net, config.ema)
     average.net.to(accelerator.device)
-    model, optimizer = accelerator.prepare(objective, adamw(objective, config.lr, config.decay))
+    model, optimizer = accelerator.prepare(objective, OPTIMIZERS[config.optimizer](objective, config.lr, config.decay))
     torch.manual_seed(config.seed + accelerator.process_index)
     checkpoints = Checkpoints(accelerator, run, average)
     standing = checkpoints.restore()
