@@ -42,6 +42,7 @@ SETTINGS = DenoiseSettings(
     variety=1.0,
     silent_speech=0.04,
     clean_input=0.1,
+    rumble=0.4,
     residue=0.1,  # 20 dB less noise, but speech unharmed
     validations=12,
     validation_items=48,
@@ -52,7 +53,9 @@ SETTINGS = DenoiseSettings(
 
 def stages(settings: DenoiseSettings) -> dict[str, DenoiseSettings]:
     """To take noise away, and then to sound well; a trained model goes on with the second."""
-    fine = replace(settings, losses="residual:1, compressed:5", lr=0.7 * settings.lr, snr_low=0.0, variety=0.3)
+    fine = replace(
+        settings, losses="residual:0.3, compressed:4, erb:30", lr=0.7 * settings.lr, snr_low=0.0, variety=0.3
+    )
     return (
         {"fine": fine}
         if settings.start

@@ -67,7 +67,7 @@ def same_twice(examples: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("mixing", [Mixing(), Mixing(variety=1.0, silent_speech=0.2, clean_input=0.2)])
+@pytest.mark.parametrize("mixing", [Mixing(), Mixing(variety=1.0, silent_speech=0.2, clean_input=0.2, rumble=0.5)])
 def test_mixtures_are_in_range_and_reproducible(apart: tuple[Corpus, Corpus], mixing: Mixing) -> None:
     examples = Mixtures(*apart, mixing, length=ROW)
     same_twice(examples)
@@ -103,6 +103,23 @@ def test_a_residue_of_the_noise_may_stay(apart: tuple[Corpus, Corpus]) -> None:
     )
     assert np.array_equal(noisy, same)
     np.testing.assert_allclose(kept - clean, 0.1 * (noisy - clean), atol=1e-6)
+
+
+def test_rumble_is_low_and_a_part_of_the_noise(apart: tuple[Corpus, Corpus]) -> None:
+    def share_below(x: np.ndarray[Any, Any], hertz: float) -> float:
+        power = np.abs(np.fft.rfft(x)) ** 2
+        return float(power[: round(hertz * len(x) / 16_000)].sum() / power.sum())
+
+    for seed in range(20):
+        assert share_below(denoising.rumble(np.random.default_rng(seed), 2**15), 200) > 0.9
+    shares, ratios = [], []
+    for rumble in (0.0, 1.0):
+        mixtures = Mixtures(*apart, Mixing(snr=(5.0, 5.0), time_masks=0, frequency_masks=0, rumble=rumble), 2**15)
+        noisy, clean = mixtures.mixture(1, np.random.default_rng(3))
+        shares.append(share_below(noisy - clean, 100))
+        ratios.append(audio.dbfs(clean) - audio.dbfs(noisy - clean))
+    assert shares[1] > shares[0] + 0.05
+    np.testing.assert_allclose(ratios, 5.0, atol=0.1)
 
 
 def test_only_the_input_is_masked(apart: tuple[Corpus, Corpus]) -> None:

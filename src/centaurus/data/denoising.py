@@ -35,6 +35,13 @@ def hum(rng: np.random.Generator, frames: int, mains: float | None = None, rate:
     return unit(np.ascontiguousarray(total.imag))
 
 
+def rumble(rng: np.random.Generator, frames: int, rate: int = 16_000) -> Samples:
+    """Noise below 15 to 60 Hz, as of traffic, wind and handling: little to hear, but often most of a noise's power."""
+    corner, slope = rng.uniform(15, 60), rng.uniform(2, 5)
+    white = rng.standard_normal(frames, dtype=np.float32)
+    return unit(filtered(white, lambda hertz: 1 / (1 + (hertz / corner) ** slope), rate))
+
+
 def babble(voices: Sequence[Samples]) -> Samples:
     """Several voices at once, each as loud as the others."""
     if not voices:

@@ -38,6 +38,8 @@ class Mixing:
     """The share of examples that are noise alone."""
     clean_input: float = 0.0
     """The share of examples that are all but free of noise."""
+    rumble: float = 0.0
+    """The share of examples with noise below hearing added to theirs, up to 12 dB louder than it."""
     residue: float = 0.0
     """How much of the noise stays in what is asked for: 0.1 is 20 dB less, and harms speech less than none at all."""
 
@@ -105,6 +107,9 @@ class Mixtures:
         how, speech = self.mixing, self._speech(index)
         varied = rng.random() < how.variety
         noise = self._varied_noise(rng) if varied else self._recorded(rng)
+        if how.rumble and rng.random() < how.rumble:
+            low = denoising.rumble(rng, self.length, self.speech.rate)
+            noise = denoising.combine(noise, (low, rng.uniform(-12, 12)))
         if varied and rng.random() < 0.5:
             speech = denoising.equalised(rng, speech, 4, rate=self.speech.rate)
         kind, snr, level = rng.random(), rng.uniform(*how.snr), rng.uniform(*how.level)

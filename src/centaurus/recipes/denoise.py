@@ -44,7 +44,8 @@ class DenoiseSettings(Reading):
     """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
 
     ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
-    of noise alone, ``clean_input`` that of speech alone; ``residue`` is how much of the noise may stay.
+    of noise alone, ``clean_input`` that of speech alone, ``rumble`` that with noise below hearing; ``residue`` is how
+    much of the noise may stay.
     """
 
     network: str = "hybrid"
@@ -62,6 +63,7 @@ class DenoiseSettings(Reading):
     variety: float = 0.0
     silent_speech: float = 0.0
     clean_input: float = 0.0
+    rumble: float = 0.0
     residue: float = 0.0
 
 
@@ -108,8 +110,9 @@ def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str
 
 def _mixing(s: DenoiseSettings) -> Mixing:
     return Mixing(
-        _snr(s), _level(s), s.time_masks, s.frequency_masks, s.variety, s.silent_speech, s.clean_input, s.residue
-    )
+        _snr(s), _level(s), s.time_masks, s.frequency_masks, s.variety, s.silent_speech, s.clean_input, s.rumble,
+        s.residue,
+    )  # fmt: skip
 
 
 def _snr(settings: DenoiseSettings) -> tuple[float, float]:
