@@ -53,9 +53,7 @@ SETTINGS = DenoiseSettings(
 
 def stages(settings: DenoiseSettings) -> dict[str, DenoiseSettings]:
     """To take noise away, and then to sound well; a trained model goes on with the second."""
-    fine = replace(
-        settings, losses="residual:0.3, compressed:4, erb:30", lr=0.7 * settings.lr, snr_low=0.0, variety=0.3
-    )
+    fine = replace(settings, losses="residual:0.5, heard:3", lr=0.7 * settings.lr, snr_low=0.0, variety=0.3)
     return (
         {"fine": fine}
         if settings.start

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centaurus.training import losses
-from centaurus.training.relative import ENOUGH, MAGNITUDE, RELATIVE_LOSSES, SIZES, compressed, residual, to_unit
+from centaurus.training.relative import (
+    ENOUGH,
+    MAGNITUDE,
+    RELATIVE_LOSSES,
+    SIZES,
+    compressed,
+    heard,
+    residual,
+    spread,
+    to_unit,
+)
 from centaurus.training.weights import Weight, read_weights
 
 RATE = 16_000
@@ -131,6 +141,20 @@ def test_compressed_spectra_hear_magnitude_and_phase() -> None:
     assert float(compressed(x, x)) == 0
     assert float(compressed(-x, x)) > 0.1
     assert float(compressed(-x, x)) == pytest.approx(4 * (1 - MAGNITUDE) * _mean_power(x), rel=0.02)
+
+
+def test_what_is_heard_counts_low_frequencies_more() -> None:
+    x = noise(2, 1, 8192)
+    assert float(heard(x, x)) == 0
+    time = torch.arange(8192) / 16_000
+    tones = [0.3 * torch.sin(2 * math.pi * f * time).expand(2, 1, -1) for f in (500.0, 6000.0)]
+    low, high = (float(heard(x + tone, x)) for tone in tones)
+    plain = [float(compressed(x + tone, x)) for tone in tones]
+    assert low / high > 5 * plain[0] / plain[1]  # the ERB-rate scale is 8.5 times as dense there
+    weights = spread(257)
+    assert float(weights.sum()) == pytest.approx(1)
+    below = math.log1p(0.00437 * 1000) / math.log1p(0.00437 * 8000)
+    assert float(weights[:33].sum()) == pytest.approx(below, abs=0.02)
 
 
 def _mean_power(x: torch.Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,13 +26,27 @@ def residual(estimate: Tensor, clean: Tensor) -> Tensor:
 
 def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
     """Squared differences of compressed magnitudes, and of compressed spectra with their phases."""
-    total = estimate.new_zeros(())
-    for size in SIZES:
-        ours, theirs = (_compressed(x.flatten(0, -2), size) for x in (estimate, clean))
-        magnitudes = (ours[0] - theirs[0]).square().mean()
-        phases = (ours[1] - theirs[1]).square().sum(-1).mean()
-        total = total + MAGNITUDE * magnitudes + (1 - MAGNITUDE) * phases
-    return total / len(SIZES)
+    return torch.stack([_differences(estimate, clean, size).mean() for size in SIZES]).mean()
+
+
+def heard(estimate: Tensor, clean: Tensor) -> Tensor:
+    """The same, but frequencies count as the ear spreads them: half of it is below 1.1 kHz at a rate of 16 kHz."""
+    each = [_differences(estimate, clean, size) for size in SIZES]
+    return torch.stack([(x.mean((0, 2)) * spread(x.shape[1]).to(x)).sum() for x in each]).mean()
+
+
+@lru_cache
+def spread(bins: int, rate: int = 16_000) -> Tensor:
+    """The share of each bin on the ERB-rate scale (Glasberg and Moore) from 0 to half the rate."""
+    density = 1 / (1 + 0.00437 * torch.linspace(0, rate / 2, bins))
+    return density / density.sum()
+
+
+def _differences(estimate: Tensor, clean: Tensor, size: int) -> Tensor:
+    """Squared differences (rows, bins, frames), mostly of magnitudes."""
+    ours, theirs = (_compressed(x.flatten(0, -2), size) for x in (estimate, clean))
+    phases = (ours[1] - theirs[1]).square().sum(-1)
+    return MAGNITUDE * (ours[0] - theirs[0]).square() + (1 - MAGNITUDE) * phases
 
 
 def _compressed(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -49,4 +64,4 @@ def to_unit(noisy: Tensor, *signals: Tensor) -> list[Tensor]:
     return [x / scale for x in signals]
 
 
-RELATIVE_LOSSES: dict[str, RelativeLoss] = {"residual": residual, "compressed": compressed}
+RELATIVE_LOSSES: dict[str, RelativeLoss] = {"residual": residual, "compressed": compressed, "heard": heard}
