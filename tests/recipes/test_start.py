@@ -71,6 +71,17 @@ def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:
     torch.testing.assert_close(more(u), 0.5 * net(u) + 0.5 * u)
 
 
+def test_dropout_does_not_matter(tmp_path: Path) -> None:
+    settings = override(kws.configure(True), ["dropout=0.3"])
+    trained, net = kws.network(settings, ["a", "b"]), kws.network(kws.configure(True), ["a", "b"])
+    assert isinstance(trained.table, ClassifierTable)
+    assert trained.table.dropout == 0.3
+    save(trained, tmp_path / "trained.safetensors")
+    go_on_from(str(tmp_path / "trained.safetensors"), net)
+    u = torch.randn(1, 1, 4096)
+    torch.testing.assert_close(net.eval()(u), trained.eval()(u))
+
+
 def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)

@@ -31,8 +31,8 @@ TABLES = {"small": SMALL, **CLASSIFIERS}
 class KeywordSettings(Reading):
     """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
 
-    ``tuned`` first blocks start with their modes spread over the band they hear; ``smoothing`` is of the labels. The
-    rest is how words are varied: ``before`` are seconds of other sound ahead of each.
+    ``tuned`` first blocks start with their modes spread over the band they hear; ``dropout`` is of channels,
+    ``smoothing`` of the labels. The rest is how words are varied: ``before`` are seconds of other sound ahead of each.
     """
 
     network: str = "kws-hybrid-8"
@@ -41,6 +41,7 @@ class KeywordSettings(Reading):
     background: float = 0.0
     noise: str = ""
     tuned: int = 0
+    dropout: float = 0.1
     smoothing: float = 0.0
     seconds: float = 1.0
     before: float = 1.0
@@ -89,7 +90,7 @@ def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
     """The table with a mean over as many frames as a word has: over one word, the paper's mean over all of it."""
     if settings.network not in TABLES:
         raise ValueError(f"there is no network {settings.network!r} for keywords{nearest(settings.network, TABLES)}")
-    table = TABLES[settings.network]
+    table = replace(TABLES[settings.network], dropout=settings.dropout)
     table = replace(table, blocks=(Row(DC_BLOCK), *table.blocks)) if settings.dc_block else table
     hop = math.prod(row.resample for row in table.blocks)
     window = max(1, round(settings.seconds * settings.rate) // hop)

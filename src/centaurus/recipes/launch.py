@@ -56,7 +56,7 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
 def go_on_from(start: str, net: Network) -> None:
     """Take the weights of a trained model of the same table; or a keyword spotter's, for a backbone of its blocks.
 
-    How much of its input a denoiser keeps does not matter: that is chosen after training.
+    How much of its input a denoiser keeps does not matter, that is chosen after training; nor does dropout.
     """
     if not start:
         return
@@ -69,6 +69,8 @@ def go_on_from(start: str, net: Network) -> None:
         raise ValueError(f"the backbone cannot start from {start}: its blocks {old.blocks} are not {new.backbone}")
     if isinstance(old, DenoiserTable) and isinstance(new, DenoiserTable):
         old = replace(old, kept=new.kept)
+    elif isinstance(old, ClassifierTable) and isinstance(new, ClassifierTable):
+        old = replace(old, dropout=new.dropout)
     if old != new:
         raise ValueError(f"the run cannot start from {start}: it is of another table ({given.table}) than {net.table}")
     net.load_state_dict(given.state_dict())
