@@ -23,7 +23,7 @@ from centaurus.training.run import Run
 
 FAMILIES = ("hybrid", "pointwise", "full", "bottleneck", "separable", "s6", "hybrid-complex")
 WIDTHS = (2, 4)
-# One validation, at the end. With AdamW these minutes are too few: kws-hybrid-4 has 70 % errors after six of them, with Muon 39 %.
+# One validation, at the end. With AdamW such minutes are too few: kws-hybrid-4 has 70 % errors after six of them.
 SETTINGS = replace(
     kws.configure(small=True), words="10", dc_block=True, tuned=4, before=0.0, noisy=0.2, batch=16, lr=3e-3, warmup=0.1,
     optimizer="muon", validations=1, workers=0,
@@ -73,6 +73,7 @@ def together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Error against parameters and against FLOPs, a line for every family."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
     for axis, key, scale, label in zip(
@@ -88,6 +89,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
                 sizes, middle = [row[key] / scale for row in own], [100 * row["error"] for row in own]
                 axis.errorbar(sizes, middle, errors, marker="o", capsize=3, label=family)
         axis.set(xscale="log", xlabel=label)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(ScalarFormatter())
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("validation error, %")
     axes[0].legend(fontsize=8)
