@@ -3,10 +3,10 @@
     python recipes/denoise_16k.py DATA RUN [key=value ...]
 
 DATA holds the packs vctk, librispeech and noise (docs/data.md), RUN is a new folder. First with every kind of noise
-(RUN/first), then with less that is made up and more weight on spectra (RUN/fine); what ships, RUN/denoise-16k, keeps
-some of its input (KEPT). Every setting but the losses can be overridden; `start=denoise-16k minutes=600` goes on from
-the model that ships, with the second stage alone. Afterwards `centaurus eval RUN/denoise-16k.safetensors` measures it;
-a copy in src/centaurus/pretrained with `make models` ships it.
+(RUN/first), then with less that is made up and more weight on what is heard (RUN/fine, RUN/last); what ships,
+RUN/denoise-16k, may keep some of its input (KEPT). Every setting but the losses can be overridden; `start=denoise-16k
+minutes=600` goes on from the model that ships, without the first stage. Afterwards `centaurus eval
+RUN/denoise-16k.safetensors` measures it; a copy in src/centaurus/pretrained with `make models` ships it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stages import save_kept, train
+from stages import save_kept, shorter, train
 
 from centaurus.recipes.denoise import DenoiseSettings
 from centaurus.training.config import override
@@ -52,13 +52,13 @@ SETTINGS = DenoiseSettings(
 
 
 def stages(settings: DenoiseSettings) -> dict[str, DenoiseSettings]:
-    """To take noise away, and then to sound well; a trained model goes on with the second."""
+    """To take noise away, then to sound well, then only that; a trained model goes on with the second."""
+    first = replace(settings, losses="residual:1, compressed:4")
     fine = replace(settings, losses="residual:0.5, heard:3", lr=0.7 * settings.lr, snr_low=0.0, variety=0.3)
-    return (
-        {"fine": fine}
-        if settings.start
-        else {"first": replace(settings, losses="residual:1, compressed:4"), "fine": fine}
+    last = replace(
+        shorter(fine, 0.4), losses="residual:0.2, heard:4", lr=0.4 * settings.lr, snr_high=20.0, residue=0.05
     )
+    return {"fine": fine, "last": last} if settings.start else {"first": first, "fine": fine, "last": last}
 
 
 if __name__ == "__main__":
