@@ -97,6 +97,11 @@ def test_one_step_of_muon_is_the_formula_for_matrices_and_adamw_for_the_rest() -
             assert torch.equal(p, q), name
 
 
+def test_muon_takes_no_closure() -> None:
+    with pytest.raises(ValueError, match="no closure"):
+        muon(classifier(TABLE, classes=3), 0.1, 0.0).step(lambda: 0.0)
+
+
 def test_the_optimizers_that_may_be_named_are_there() -> None:
     assert tuple(OPTIMIZERS) == config.OPTIMIZERS
     with pytest.raises(ValueError, match="optimizer should be one of adamw, muon, got 'sgd'"):

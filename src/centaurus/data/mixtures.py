@@ -39,7 +39,7 @@ class Mixing:
     clean_input: float = 0.0
     """The share of examples that are all but free of noise."""
     rumble: float = 0.0
-    """The share of examples with noise below hearing added to theirs, up to 12 dB louder than it."""
+    """The share of examples with rumble added to their noise, up to 12 dB louder than it."""
     residue: float = 0.0
     """How much of the noise stays in what is asked for: 0.1 is 20 dB less, and harms speech less than none at all."""
 

@@ -44,7 +44,7 @@ class DenoiseSettings(Reading):
     """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
 
     ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
-    of noise alone, ``clean_input`` that of speech alone, ``rumble`` that with noise below hearing; ``residue`` is how
+    of noise alone, ``clean_input`` that of speech alone, ``rumble`` that with noise below 60 Hz; ``residue`` is how
     much of the noise may stay.
     """
 
