@@ -75,7 +75,7 @@ def main(folder: str, kill_rank: int, kill_step: int) -> None:
         if int(os.environ["RANK"]) == kill_rank and made[0] > 3 * kill_step:
             os.kill(os.getpid(), 9)
 
-    config = settings(steps=16, validations=4, accumulate=1)
+    config = settings(steps=16, validations=4, accumulate=1, optimizer="muon")
     run = Run(folder)
     if not (run.folder / "config.json").exists() and os.environ["RANK"] == "0":
         new_run(folder, config)
