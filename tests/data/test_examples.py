@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,24 @@ def test_history_differs_and_the_word_stays(words: tuple[Corpus, Corpus]) -> Non
     items = [examples.example(0, np.random.default_rng(k))["audio"][0] for k in range(12)]
     assert len({item[:8000].tobytes() for item in items}) > 6
     assert len({item[8000:].tobytes() for item in items}) == 1
+
+
+def test_a_word_has_another_under_it_or_another_tone(words: tuple[Corpus, Corpus]) -> None:
+    def heard(**how: float) -> NDArray[np.float32]:
+        variation = replace(NONE, **how)
+        examples = Keywords(words[0], noise=words[1], variation=variation)
+        return np.stack([examples.example(0, np.random.default_rng(k))["audio"][0] for k in range(20)])
+
+    plain, mixed, sometimes, toned = heard(), heard(mixed=1.0), heard(mixed=0.5), heard(tone_db=6.0)
+    under = 10 * np.log10(((mixed - plain) ** 2).sum(1) / (plain**2).sum(1))
+    assert (under < 0.1).all()
+    assert under.min() < -12
+    assert under.max() > -6
+    assert 3 < (sometimes != plain).any(1).sum() < 17
+    louder = np.abs(np.fft.rfft(toned)) / np.maximum(np.abs(np.fft.rfft(plain)), 1e-9)
+    strong = np.abs(np.fft.rfft(plain)) > 1e-2 * np.abs(np.fft.rfft(plain)).max()
+    assert 1.2 < louder[strong].max() < 2.3
+    assert 0.45 < louder[strong].min() < 0.85
 
 
 def test_speech_with_none_of_the_words_is_background(words: tuple[Corpus, Corpus], folders: dict[str, Path]) -> None:

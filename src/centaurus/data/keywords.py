@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from centaurus.audio.augment import add_noise, change_speed, fit, preceded, shift
 from centaurus.audio.level import gain
 from centaurus.data.clips import Corpus
-from centaurus.data.denoising import coloured, looped
+from centaurus.data.denoising import coloured, equalised, looped
 from centaurus.data.speech_commands import SILENCE, subset
 
 Samples = NDArray[np.float32]
@@ -28,9 +28,13 @@ class Variation:
     gain_db: float = 10.0
     shift: float = 0.1
     """Up to so many seconds earlier or later."""
+    tone_db: float = 0.0
+    """Up to so much more or less of every part of the band, as by another microphone."""
     noisy: float = 0.7
     """The share of words with noise."""
     snr: tuple[float, float] = (0.0, 30.0)
+    mixed: float = 0.0
+    """The share of words with another word under them, as loud at most."""
     before: float = 1.0
     """Seconds of other sound before the word, so that a stream's history is nothing new."""
 
@@ -82,12 +86,18 @@ class Keywords:
         if index < len(self.words):
             clip, x = self.words.take(index)
             label = self._class[clip.labels["word"]]
-            x = self._varied(x, rng)
+            x = self._varied(self._mixed(x, rng), rng)
         else:
             label, x = len(self.classes) - 1, self._background(rng)
         if self.history:
             x = preceded(x, self._before(rng))
         return {"audio": x[None], "label": np.array(label), "start": np.array(self.history)}
+
+    def _mixed(self, x: Samples, rng: np.random.Generator) -> Samples:
+        if not self.variation.mixed or rng.random() >= self.variation.mixed:
+            return x
+        other = self.words.take(int(rng.integers(len(self.words))))[1]
+        return add_noise(x, fit(other, len(x)), rng.uniform(0, 20))
 
     def _varied(self, x: Samples, rng: np.random.Generator) -> Samples:
         how, rate = self.variation, self.words.rate
@@ -96,6 +106,8 @@ class Keywords:
         x = fit(x, self.frames, at=(self.frames - len(x)) // 2 if how.speed else 0)
         if how.shift:
             x = shift(x, int(rng.integers(-round(how.shift * rate), round(how.shift * rate) + 1)))
+        if how.tone_db:
+            x = equalised(rng, x, how.tone_db, rate=rate)
         if rng.random() < how.noisy:
             x = add_noise(x, self._noise(rng, self.frames), rng.uniform(*how.snr))
         return x * gain(rng.uniform(-how.gain_db, how.gain_db)) if how.gain_db else x

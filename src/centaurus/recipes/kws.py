@@ -17,6 +17,7 @@ from centaurus.nn import Block
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
 from centaurus.ssm import SSM
 from centaurus.ssm.tune import tune
+from centaurus.training.answers import answers_of
 from centaurus.training.config import nearest
 from centaurus.training.fit import Data
 from centaurus.training.objective import Classify
@@ -32,7 +33,9 @@ class KeywordSettings(Reading):
     """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
 
     ``tuned`` first blocks start with their modes spread over the band they hear; ``dropout`` is of channels,
-    ``smoothing`` of the labels. The rest is how words are varied: ``before`` are seconds of other sound ahead of each.
+    ``smoothing`` of the labels. ``teacher`` is a model of the same classes (training/answers.py) whose answers
+    are learnt with the weight of ``taught`` in ``losses``. The rest is how words are varied: ``before`` are seconds of
+    other sound ahead of each, ``mixed`` is the share with another word under them.
     """
 
     network: str = "kws-hybrid-8"
@@ -43,12 +46,16 @@ class KeywordSettings(Reading):
     tuned: int = 0
     dropout: float = 0.1
     smoothing: float = 0.0
+    losses: str = "cross_entropy:1"
+    teacher: str = ""
     seconds: float = 1.0
     before: float = 1.0
     speed: float = 0.0
     gain_db: float = 0.0
     shift: float = 0.0
     noisy: float = 0.0
+    tone_db: float = 0.0
+    mixed: float = 0.0
     decode_once: bool = True
 
 
@@ -81,9 +88,9 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     notes = {"layout": found.name, "classes": list(train.classes), "train_examples": train.size()}
     notes |= {"val_examples": check.size(), "word_hours": hours(words), "noise_hours": hours(noise)}
     faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
-    return Prepared(
-        Classify(network(settings, train.classes), smoothing=settings.smoothing), Data(train, check), notes, faults
-    )
+    teacher = answers_of(settings.teacher, train.classes) if settings.teacher else None
+    objective = Classify(network(settings, train.classes), settings.losses, settings.smoothing, teacher)
+    return Prepared(objective, Data(train, check), notes, faults)
 
 
 def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
@@ -135,7 +142,8 @@ def noise_of(noise: Corpus, split: str) -> Corpus:
 
 
 def _varied(s: KeywordSettings) -> Variation:
-    return Variation(speed=s.speed, gain_db=s.gain_db, shift=s.shift, noisy=s.noisy, before=s.before)
+    names = ("speed", "gain_db", "shift", "tone_db", "noisy", "mixed", "before")
+    return Variation(**{name: getattr(s, name) for name in names})
 
 
 RECIPE = Recipe(configure, prepare)

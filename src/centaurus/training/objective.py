@@ -14,11 +14,13 @@ from centaurus.models.classifier import Classifier
 from centaurus.models.denoiser import Denoiser
 from centaurus.models.network import Network
 from centaurus.training import losses
+from centaurus.training.answers import Answers
 from centaurus.training.relative import RELATIVE_LOSSES, to_unit
 from centaurus.training.weights import Weight, read_weights
 
 Batch = dict[str, Tensor]
 Terms = dict[str, Tensor]
+SOFTNESS = 2.0  # of a teacher's answers: what it thinks of the other classes counts too
 Sums = dict[str, tuple[float, float]]  # a figure is its first sum over its second
 
 
@@ -73,18 +75,33 @@ class Objective(nn.Module, ABC):
 
 @final
 class Classify(Objective):
-    """Keyword spotting: cross-entropy of the last frame's logits, with labels smoothed while training."""
+    """Keyword spotting: the last frame's logits against labels, smoothed while training, and a teacher's answers.
+
+    The teacher hears what the network hears, variations and all: there is no end of such examples.
+    """
 
     monitor = "accuracy"
 
-    def __init__(self, net: Classifier, weights: str = "cross_entropy:1", smoothing: float = 0.0) -> None:
-        super().__init__(net, read_weights(weights, ("cross_entropy",)))
-        self.smoothing = smoothing
+    def __init__(
+        self,
+        net: Classifier,
+        weights: str = "cross_entropy:1",
+        smoothing: float = 0.0,
+        teacher: Answers | None = None,
+    ) -> None:
+        super().__init__(net, read_weights(weights, ("cross_entropy", "taught")))
+        if any(weight.name == "taught" for weight in self.weights) != (teacher is not None):
+            raise ValueError(f"a teacher and a weight of 'taught' belong together: the losses are {weights!r}")
+        self.smoothing, self.teacher = smoothing, teacher
 
     def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (self.net(batch["audio"])[..., -1],)
+        answers = () if self.teacher is None else (self.teacher(batch["audio"]),)
+        return (self.net(batch["audio"])[..., -1], *answers)
 
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        if name == "taught":
+            ours, theirs = (functional.log_softmax(x.float() / SOFTNESS, 1) for x in outputs)
+            return SOFTNESS**2 * functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
         return functional.cross_entropy(outputs[0].float(), batch["label"], label_smoothing=self.smoothing)
 
     def measure(self, net: Network, batch: Batch) -> Sums:
