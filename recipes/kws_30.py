@@ -12,6 +12,7 @@ measures it; in src/centaurus/pretrained, `make models` ships it.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,8 @@ SETTINGS = KeywordSettings(
 def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings:
     """The settings with a teacher, which takes a quarter as long to train."""
     if not settings.teacher and not path.is_file():
+        if "RANK" in os.environ:
+            raise ValueError("many processes need teacher=FILE: one of them would train it while the others wait")
         varied = replace(
             shorter(settings, 0.25), batch=64, background=0.15, noisy=0.3, gain_db=10.0, before=0.0, mixed=0.0
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ def save_kept(model: Path, kept: float, path: Path) -> Path:
 
 
 def train(recipe: str, stages: Mapping[str, Training], data: Path, out: Path) -> Path:
-    """Run the stages that have not been run; the model that the last one ended with."""
+    """Run the stages that have not been run; the model that the last one ended with. Of many processes one returns."""
     model = ""
     for name, settings in stages.items():
         folder = out / name
@@ -62,4 +63,6 @@ def train(recipe: str, stages: Mapping[str, Training], data: Path, out: Path) ->
             with Display(settings, quiet=False) as display:
                 launch.train(run, recipe, settings, data, display)
         model = str(folder / "last.safetensors")
+    if not launch.leave():
+        sys.exit()
     return Path(model)

@@ -125,7 +125,7 @@ def teach(settings: KeywordSettings, data: Path, path: Path) -> Path:
         optimizer.step()
         average.update_parameters(net)
         if step % 200 == 0:
-            print(f"teacher: {100 * progress:.0f} %, step {step}, loss {float(loss):.2f}")
+            print(f"teacher: {100 * progress:.0f} %, step {step}, loss {float(loss.detach()):.2f}")
     assert isinstance(average.module, Listener)
     export(average.module, list(corpus.classes), path)
     return path

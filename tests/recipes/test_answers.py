@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_a_run_learns_from_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = synthetic.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
     teacher = loudness(tmp_path / "loud.onnx", CLASSES)
     settings = replace(
-        SMALL, epochs=0, steps=40, batch=8, lr=0.01, ema=0.9, validations=1, log_every=1,
+        SMALL, epochs=0, steps=24, batch=4, lr=0.02, ema=0.8, validations=1, log_every=1,
         teacher=str(teacher), losses="taught:1", tone_db=6.0, mixed=0.5, gain_db=20.0,
     )  # fmt: skip
     run = launch.start("kws", settings, data, tmp_path / "run")
@@ -111,3 +112,15 @@ def test_a_run_learns_from_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyP
     taught = [record["taught"] for record in Run(tmp_path / "run").records() if "taught" in record]
     assert np.mean(taught[-5:]) < 0.2 * np.mean(taught[:5])
     assert kws.RECIPE.configure(True).losses == "cross_entropy:1"
+
+
+def test_the_teacher_of_the_recipe_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "recipes"))
+    teacher = importlib.import_module("teacher")
+    data = synthetic.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
+    path = teacher.teach(replace(SMALL, epochs=0, steps=3, batch=8, lr=0.005), data, tmp_path / "run" / "teacher.onnx")
+    answers = answers_of(str(path), CLASSES)(0.1 * torch.randn(5, 1, 20_000))
+    assert answers.shape == (5, 3)
+    assert answers.std() > 0
+    assert [file.name for file in path.parent.iterdir()] == ["teacher.onnx"]

@@ -165,6 +165,7 @@ def torchrun(folder: Path, kill_rank: int = -1, kill_step: int = 0) -> subproces
 def test_two_processes_one_killed_go_on_exactly(tmp_path: Path) -> None:
     whole = torchrun(tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
+    assert len(losses(Run(tmp_path / "whole-next"))) == 4 + 4
     broken = torchrun(tmp_path / "broken", kill_rank=1, kill_step=10)
     assert broken.returncode != 0
     assert "Signal 9" in broken.stderr

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from centaurus.models import ClassifierTable, Row, classifier
+from centaurus.recipes.launch import leave
 from centaurus.training.config import Training
 from centaurus.training.fit import Data, fit
 from centaurus.training.loader import Item
@@ -67,7 +68,10 @@ def losses(run: Run) -> list[tuple[Any, ...]]:
 
 
 def main(folder: str, kill_rank: int, kill_step: int) -> None:
-    """Train with a checkpoint at every fourth step; the rank given kills itself without warning in a later one."""
+    """Train with a checkpoint at every fourth step, then another run in the same processes.
+
+    The rank given kills itself without warning in a later step.
+    """
     made = [0]
 
     def count(index: int) -> None:
@@ -75,13 +79,15 @@ def main(folder: str, kill_rank: int, kill_step: int) -> None:
         if int(os.environ["RANK"]) == kill_rank and made[0] > 3 * kill_step:
             os.kill(os.getpid(), 9)
 
-    config = settings(steps=16, validations=4, accumulate=1, optimizer="muon")
-    run = Run(folder)
-    if not (run.folder / "config.json").exists() and os.environ["RANK"] == "0":
-        new_run(folder, config)
-    while not (run.folder / "config.json").exists():
-        time.sleep(0.05)
-    train(run, config, Tones(hook=count))
+    for name, steps in (("", 16), ("-next", 4)):
+        config = settings(steps=steps, validations=4, accumulate=1, optimizer="muon")
+        run = Run(folder + name)
+        if not (run.folder / "config.json").exists() and os.environ["RANK"] == "0":
+            new_run(run.folder, config)
+        while not (run.folder / "config.json").exists():
+            time.sleep(0.05)
+        train(run, config, Tones(hook=count))
+    leave()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ def train(
     try:
         with Display(config, json) as display:
             standing = launch.train(run, recipe, config, folder, display if display.first else None)
+            launch.leave()
     except TrainingError as error:
         output.fail(error)
     except KeyboardInterrupt:

@@ -53,6 +53,14 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
     return standing
 
 
+def leave() -> bool:
+    """Part from the other processes after the last run; whether this was the first of them."""
+    state = PartialState(cpu=not torch.cuda.is_available())
+    first = bool(state.is_main_process)
+    state.destroy_process_group()
+    return first
+
+
 def go_on_from(start: str, net: Network) -> None:
     """Take the weights of a trained model of the same table; or a keyword spotter's, for a backbone of its blocks.
 

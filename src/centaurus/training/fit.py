@@ -91,7 +91,6 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
             saved = standing.seconds
         if diary is not None:
             diary.close()
-    accelerator.end_training()
     return standing
 
 
