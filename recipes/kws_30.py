@@ -23,7 +23,7 @@ from teacher import teach
 from centaurus.recipes.kws import KeywordSettings
 from centaurus.training.config import override
 
-SHARES = {"words": 0.85, "live": 0.15}
+SHARES = {"words": 0.7, "live": 0.3}
 SETTINGS = KeywordSettings(
     network="kws-hybrid-4",
     dc_block=True,
