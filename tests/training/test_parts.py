@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -141,6 +142,8 @@ def test_settings_are_overridden_by_pairs() -> None:
     assert changed.compile is True
     assert changed.precision == "bf16"
     assert from_data(type(config), to_data(changed)) == changed
+    again = override(override(config, ["minutes=3"]), ["epochs=0.5"])
+    assert override(replace(again, epochs=0, minutes=180), ["minutes=0.25"]).minutes == 0.25
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 C = TypeVar("C", bound="Training")
 BUDGETS = ("epochs", "steps", "minutes")
@@ -80,10 +80,11 @@ def _pair(config: Training, text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"settings are given as key=value, got {text!r}")
-    known = {field.name: getattr(config, field.name) for field in fields(config)}
+    known = get_type_hints(type(config))
     if key not in known:
         raise ValueError(f"there is no setting {key!r}{nearest(key, known)}")
-    return key, _parse(key, value, type(known[key]))
+    kind = float if known[key] is float else type(getattr(config, key))  # 3 minutes were given, 1.5 may be now
+    return key, _parse(key, value, kind)
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
