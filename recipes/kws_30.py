@@ -4,8 +4,8 @@
 
 DATA holds the packs kws, librispeech, vctk and noise (docs/data.md), RUN is a new folder. First a teacher that does not
 ship (RUN/teacher.onnx, unless teacher=FILE gives another), then with its answers the words by themselves (RUN/words),
-then, more gently, after other sound as in a stream (RUN/live); a little of the weights of the second in those of the
-first costs no clips and saves alarms. Every setting can be overridden; `start=kws-30 minutes=600` goes on from the
+then, more gently, after other sound as in a stream (RUN/live); a part of the weights of the second in those of the
+first costs hardly a clip and saves alarms. Every setting can be overridden; `start=kws-30 minutes=600` goes on from the
 model that ships, `network=kws-hybrid-2` trains a smaller one. Afterwards `centaurus eval RUN/kws-30.safetensors`
 measures it; in src/centaurus/pretrained, `make models` ships it.
 """
@@ -32,17 +32,17 @@ SETTINGS = KeywordSettings(
     tuned=4,
     smoothing=0.02,
     minutes=180,
-    batch=32,
-    lr=4e-3,
+    batch=64,
+    lr=5e-3,
     decay=0.05,
     warmup=0.03,
     before=0.03,
-    speed=0.15,
+    speed=0.12,
     gain_db=12.0,
     shift=0.1,
-    noisy=0.25,
+    noisy=0.2,
     tone_db=6.0,
-    mixed=0.3,
+    mixed=0.2,
     optimizer="muon",
     dropout=0.0,
     losses="cross_entropy:0.3, taught:1",
@@ -56,10 +56,8 @@ def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings
     if not settings.teacher and not path.is_file():
         if "RANK" in os.environ:
             raise ValueError("many processes need teacher=FILE: one of them would train it while the others wait")
-        varied = replace(
-            shorter(settings, 0.25), batch=64, background=0.15, noisy=0.3, gain_db=10.0, before=0.0, mixed=0.0
-        )
-        teach(varied, data, path)
+        varied = replace(settings, batch=64, lr=5e-3, background=0.15, speed=0.15, gain_db=10.0, noisy=0.3, mixed=0.0)
+        teach(replace(shorter(varied, 0.25), before=0.0), data, path)
     return replace(settings, teacher=settings.teacher or str(path))
 
 
