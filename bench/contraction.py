@@ -18,7 +18,7 @@ import torch
 from timing import Run, alternate, machine, peak_bytes
 from torch import Tensor
 
-from centaurus.contract.execute import Program
+from centaurus.kernels.program import Program
 from centaurus.ssm import SSM
 
 BASE = {"batch": 256, "states": 256, "length": 2048}

@@ -14,26 +14,25 @@ SOURCE = Path(__file__).parent.parent / "src" / "centaurus"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # What each part may import besides itself. A part is the first name below `centaurus`.
-TENSORS = {"tensor", "layer"}
+TENSORS = {"kernels", "layer", "planner"}
 ALLOWED = {
-    "tensor": set(),
+    "kernels": {"planner"},
     "layer": set(),
     "verification": set(),
     "laws": {"layer", "verification"},
-    "contract": set(),
-    "ssm": TENSORS | {"contract"},
-    "nn": TENSORS | {"contract", "ssm"},
-    "models": TENSORS | {"contract", "ssm", "nn", "laws", "verification"},
+    "planner": set(),
+    "ssm": TENSORS,
+    "nn": TENSORS | {"ssm"},
+    "models": TENSORS | {"ssm", "nn", "laws", "verification"},
     "audio": set(),
     "decode": set(),
     "data": {"audio"},
     "runtime": {"audio", "decode", "verification"},
-    "training": TENSORS | {"contract", "ssm", "nn", "models", "data", "audio", "decode"},
-    "recipes": TENSORS | {"contract", "ssm", "nn", "models", "data", "audio", "decode", "training"},
-    "export": TENSORS | {"contract", "ssm", "nn", "models", "runtime"},
+    "training": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode"},
+    "recipes": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode", "training"},
+    "export": TENSORS | {"ssm", "nn", "models", "runtime"},
 }
-TENSOR_CODE = {"contract/execute.py", "contract/calibrate.py"}  # the two files of the planner that touch tensors
-TORCH_FREE = {"contract", "audio", "data", "decode", "runtime"}
+TORCH_FREE = {"planner", "audio", "data", "decode", "runtime"}
 HEAVY = {"torch", "numpy", "soundfile", "soxr", "onnxruntime", "safetensors", "matplotlib"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
@@ -81,8 +80,8 @@ def test_a_file_imports_only_what_lies_below_it(path: Path) -> None:
     own = part(path)
     if own in ("cli", "__init__", "__main__"):
         return
-    assert own in ALLOWED, f"{own} has no place among the layers: give it one in this test and in the README"
-    allowed = {own} | ALLOWED[own] | (TENSORS if label(path) in TENSOR_CODE else set())
+    assert own in ALLOWED, f"{own} has no place among the layers: give it one in this test and in docs/architecture.md"
+    allowed = {own} | ALLOWED[own]
     for module in imports(read(path)):
         if top(module) == "centaurus":
             below = module.split(".")[1]
@@ -91,8 +90,7 @@ def test_a_file_imports_only_what_lies_below_it(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if part(p) in TORCH_FREE], ids=label)
 def test_torch_free_parts_do_not_import_torch(path: Path) -> None:
-    if label(path) not in TENSOR_CODE:
-        assert "torch" not in {top(module) for module in imports(read(path))}
+    assert "torch" not in {top(module) for module in imports(read(path))}
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if part(p) in ("cli", "__init__")], ids=label)
@@ -110,12 +108,10 @@ def test_no_file_prints_pickles_or_sprawls(path: Path) -> None:
     assert part(path) == "cli" or not any(isinstance(f, ast.Name) and f.id == "print" for f in calls)
     assert not {top(module) for module in imports(tree)} & PICKLES
     assert not any(ast.unparse(f) in ("torch.load", "torch.save") for f in calls)
-    assert text.count("\n") <= 350, "more than 350 lines: perhaps two concepts"
+    assert text.count("\n") <= 600, "more than 600 lines: perhaps two concepts"
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    code = (
-        "import sys, centaurus, centaurus.contract, centaurus.cli.main; dir(centaurus); print('torch' in sys.modules)"
-    )
+    code = "import sys, centaurus, centaurus.planner, centaurus.cli.main; dir(centaurus); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

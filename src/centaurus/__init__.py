@@ -9,11 +9,8 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from centaurus.contract import Device as Device
-    from centaurus.contract import Plan as Plan
-    from centaurus.contract import plan_expression as plan_expression
-    from centaurus.contract.execute import temporal_einsum as temporal_einsum
     from centaurus.export.write import export_onnx as export_onnx
+    from centaurus.kernels.program import temporal_einsum as temporal_einsum
     from centaurus.layer import Layer as Layer
     from centaurus.layer import reset as reset
     from centaurus.models.checkpoint import load as load
@@ -24,6 +21,9 @@ if TYPE_CHECKING:
     from centaurus.models.recognizer import recognizer as recognizer
     from centaurus.models.verify import verify as verify
     from centaurus.nn.stream import Stream as Stream
+    from centaurus.planner import Device as Device
+    from centaurus.planner import Plan as Plan
+    from centaurus.planner import plan_expression as plan_expression
     from centaurus.ssm import S6 as S6
     from centaurus.ssm import SSM as SSM
 
@@ -33,10 +33,10 @@ _HOMES = {
     "Layer": "centaurus.layer",
     "reset": "centaurus.layer",
     "Stream": "centaurus.nn.stream",
-    "temporal_einsum": "centaurus.contract.execute",
-    "plan_expression": "centaurus.contract",
-    "Plan": "centaurus.contract",
-    "Device": "centaurus.contract",
+    "temporal_einsum": "centaurus.kernels.program",
+    "plan_expression": "centaurus.planner",
+    "Plan": "centaurus.planner",
+    "Device": "centaurus.planner",
     "classifier": "centaurus.models.classifier",
     "denoiser": "centaurus.models.denoiser",
     "recognizer": "centaurus.models.recognizer",

@@ -84,14 +84,15 @@ def test_planning_an_expression_needs_no_torch(
 def test_calibration_is_stored_where_plans_find_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from centaurus.contract import CPU, Device, calibrate
+    from centaurus.kernels import calibrate
+    from centaurus.planner import CPU, Device
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(calibrate, "measure", lambda: replace(CPU, name="this machine", gemm=1.5e9))
     done = run(capsys, "calibrate")
     assert done.code == 0
     assert "1.5e+09" in done.out
-    code = "from centaurus.contract import Device; print(Device.load('cpu').name)"
+    code = "from centaurus.planner import Device; print(Device.load('cpu').name)"
     later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert later.stdout == "this machine\n"
     data = run(capsys, "calibrate", "--json").json()

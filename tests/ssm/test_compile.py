@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from centaurus.contract.execute import temporal_einsum
+from centaurus.kernels.program import temporal_einsum
 from centaurus.layer import Layer
 from centaurus.ssm import SSM
 from tests.reference import gradients, worst

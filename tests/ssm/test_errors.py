@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from centaurus.contract import ExpressionError
 from centaurus.layer import Layer, State
+from centaurus.planner import ExpressionError
 from centaurus.ssm import S6, SSM
 from tests.ssm.layers import kinds
 

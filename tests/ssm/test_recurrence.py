@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.contract.named import NAMES
 from centaurus.layer import Layer, State
+from centaurus.planner.named import NAMES
 from centaurus.ssm import S6, SSM
 from centaurus.ssm.kernel import DISCRETIZATIONS
 from tests.reference import gradients, recurrence, selective, worst

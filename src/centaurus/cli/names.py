@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from centaurus.contract import Plan
     from centaurus.layer import Layer
     from centaurus.models import Network
+    from centaurus.planner import Plan
 
 
 def network(name: str) -> Network:

@@ -12,7 +12,7 @@ from centaurus.cli import output
 from centaurus.cli.names import is_topology, network, planned_layers
 
 if TYPE_CHECKING:
-    from centaurus.contract import Plan
+    from centaurus.planner import Plan
     from centaurus.ssm import SSM
 
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
@@ -52,7 +52,7 @@ def read_sizes(text: str) -> dict[str, int]:
 
 
 def _plan_of_expression(text: str, batch: int, length: int, sizes: dict[str, int]) -> Plan:
-    from centaurus.contract import parse, plan_expression
+    from centaurus.planner import parse, plan_expression
 
     expression = parse(text)
     known = {index for operand in expression.operands for index in operand}
@@ -124,8 +124,8 @@ def _short(path: str) -> str:
 
 def calibrate(json: output.Json = False) -> None:
     """Measure this machine's rates and store them, so that plans are priced for it. Best on an idle machine."""
-    from centaurus.contract import Device
-    from centaurus.contract.calibrate import measure
+    from centaurus.kernels.calibrate import measure
+    from centaurus.planner import Device
 
     device = measure()
     path = Device.path()

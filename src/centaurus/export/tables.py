@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from centaurus.kernels.modes import chunk_tables
+from centaurus.kernels.pair import pair
 from centaurus.ssm import SSM
 from centaurus.ssm.layer import _phases, _unfold
 from centaurus.ssm.streaming import Way, way
-from centaurus.tensor.modes import chunk_tables
-from centaurus.tensor.pairs import pair
 
 Array = NDArray[np.float64]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from centaurus.kernels.cache import Store, held
 from centaurus.layer import Layer, State, check_state, map_state, reset, state_tensors
 from centaurus.nn.containers import Hourglass, Residual, Serial
 from centaurus.nn.packed import pack, unpack
-from centaurus.tensor.held import Store, held
 
 __all__ = ["Hourglass", "Layer", "Residual", "Serial", "State", "Stream", "reset"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fft import irfft, rfft
 
-from centaurus.contract.expression import Expression
+from centaurus.planner.expression import Expression
 
 Labelled = tuple[str, Tensor]
 

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from centaurus.contract.device import Device
-from centaurus.contract.execute import Modes, Program
-from centaurus.contract.expression import Expression
-from centaurus.contract.named import named_plan
-from centaurus.contract.plan import Plan
+from centaurus.kernels.cache import once
+from centaurus.kernels.modes import times
+from centaurus.kernels.pair import align
+from centaurus.kernels.precision import check_precision, without_autocast, working
+from centaurus.kernels.program import Modes, Program
 from centaurus.layer import Layer, State, check_channels
+from centaurus.planner.device import Device
+from centaurus.planner.expression import Expression
+from centaurus.planner.named import named_plan
+from centaurus.planner.plan import Plan
 from centaurus.ssm import init
 from centaurus.ssm.baseline import run_baseline
 from centaurus.ssm.kernel import discretization as discretization_rule
 from centaurus.ssm.streaming import Tables, Way, advance, tables, way
 from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
-from centaurus.tensor.held import once
-from centaurus.tensor.modes import times
-from centaurus.tensor.pairs import align
-from centaurus.tensor.precision import check_precision, without_autocast, working
 
 LONGEST_CHUNK = 256  # a piece of a stream up to this long is one chunk
 CHUNK = 64  # longer ones are taken in chunks of this many samples

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from centaurus.kernels.precision import check_precision, without_autocast, working
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm.init import DT_RANGE
 from centaurus.ssm.topology import Counts, check_arguments
-from centaurus.tensor.precision import check_precision, without_autocast, working
 
 CHUNK = 32
 LOW_RANK = 16

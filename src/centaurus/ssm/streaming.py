@@ -9,11 +9,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from centaurus.kernels.modes import chunk_tables, powers, times
+from centaurus.kernels.ops import Chunked, joined, split
+from centaurus.kernels.pair import align, pair
+from centaurus.kernels.scan import Scan
 from centaurus.ssm.topology import Topology
-from centaurus.tensor.blocks import Chunked, joined, split
-from centaurus.tensor.modes import chunk_tables, powers, times
-from centaurus.tensor.pairs import align, pair
-from centaurus.tensor.scan import Scan
 
 
 @dataclass(frozen=True)

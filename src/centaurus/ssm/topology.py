@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from centaurus.contract.expression import Expression, ExpressionError, check_size, parse
+from centaurus.planner.expression import Expression, ExpressionError, check_size, parse
 
 EQUATIONS = {
     "depthwise": "u_bit E_in K_int -> y_bit",

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.contract import Plan, enumerate_plans
-from centaurus.contract.execute import Modes, Program
+from centaurus.kernels.program import Modes, Program
+from centaurus.planner import Plan, enumerate_plans
 from tests.reference import convolve, gradients, kernel_of, worst
 
 TIGHT = 1e-9  # largest relative error in fp64, values and gradients

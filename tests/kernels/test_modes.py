@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.tensor.modes import chunk_tables, generate, powers, times, toeplitz
+from centaurus.kernels.modes import chunk_tables, generate, powers, times, toeplitz
 from tests.reference import gradients, kernel_of, worst
 
 TIGHT = 1e-10

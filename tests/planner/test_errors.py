@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from centaurus.contract import ExpressionError, LimitError, parse, plan_expression
-from centaurus.contract.execute import temporal_einsum
+from centaurus.kernels.program import temporal_einsum
+from centaurus.planner import ExpressionError, LimitError, parse, plan_expression
 
 
 def says(*parts: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centaurus.contract import (
+from centaurus.planner import (
     CPU,
     CUDA,
     Device,
@@ -25,7 +25,7 @@ from centaurus.contract import (
     parse,
     plan_expression,
 )
-from centaurus.contract.named import NAMES, named_plan
+from centaurus.planner.named import NAMES, named_plan
 from centaurus.ssm.topology import EQUATIONS
 
 few = settings(max_examples=20, derandomize=True, deadline=None)
@@ -233,7 +233,7 @@ def test_the_stored_calibration_is_used(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Device.path() == tmp_path / "centaurus" / "device.json"
     mine = replace(CPU, name="mine")
-    code = "from centaurus.contract import Device; print(Device.load('cpu').name)"
+    code = "from centaurus.planner import Device; print(Device.load('cpu').name)"
     before = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     mine.write(Device.path())
     after = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -255,8 +255,8 @@ def test_slower_transforms_change_the_plan() -> None:
 def test_planning_needs_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from centaurus.contract import enumerate_plans, plan_expression\n"
-        "import centaurus.contract.named\n"
+        "from centaurus.planner import enumerate_plans, plan_expression\n"
+        "import centaurus.planner.named\n"
         "sizes = dict(b=2, i=3, n=4, j=5, t=60)\n"
         "print(plan_expression('bit,ni,nt,jn->bjt', sizes))\n"
         "print(len(enumerate_plans('bit,ni,nt,jn->bjt', sizes, modes='n')))\n"

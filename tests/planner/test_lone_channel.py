@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from centaurus.contract import enumerate_plans
-from centaurus.contract.execute import Modes, Program
-from centaurus.tensor.modes import generate
+from centaurus.kernels.modes import generate
+from centaurus.kernels.program import Modes, Program
+from centaurus.planner import enumerate_plans
 from tests.reference import convolve
 
 

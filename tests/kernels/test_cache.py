@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from centaurus.kernels import cache as held
+from centaurus.kernels.cache import Store, once
 from centaurus.ssm import SSM
-from centaurus.tensor import held
-from centaurus.tensor.held import Store, once
 
 
 def test_made_once_inside_and_every_time_outside() -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from centaurus.tensor.pairs import align, pair
+from centaurus.kernels.pair import align, pair
 
 
 def times(x: Tensor, y: Tensor) -> Tensor:

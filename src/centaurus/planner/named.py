@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from centaurus.contract.device import Device
-from centaurus.contract.expression import Expression
-from centaurus.contract.plan import Plan
-from centaurus.contract.search import Filter
-from centaurus.contract.solve import plan_expression
+from centaurus.planner.device import Device
+from centaurus.planner.expression import Expression
+from centaurus.planner.plan import Plan
+from centaurus.planner.search import Filter, plan_expression
 
 NAMES = ("planned", "natural", "paper", "full-kernel")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.tensor.pairs import align, laid_out, pair
+from centaurus.kernels.pair import align, laid_out, pair
 from tests.reference import gradients, worst
 
 TIGHT = 1e-12

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from centaurus.contract.device import Device
+from centaurus.planner.device import Device
 
 REAL, COMPLEX = 4, 8  # bytes of a number; costs are those of single precision
 KEPT_BYTES = 96 << 20  # a signal's intermediates in time are kept for backward up to this size in all

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from centaurus.tensor.scan import Scan, scan_forward
+from centaurus.kernels.scan import Scan, scan_forward
 
 
 def case(axis: int, chunks: int = 4) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,17 +9,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from centaurus.contract.cost import KEPT_BYTES
-from centaurus.contract.device import Device
-from centaurus.contract.expression import Expression, parse, sizes_of
-from centaurus.contract.plan import Plan, Step, Value
-from centaurus.contract.solve import plan_expression
-from centaurus.tensor.blocks import Chunked, Direct
-from centaurus.tensor.chain import Chain
-from centaurus.tensor.links import Link, Mix, Multiply, Scale, Spectrum, ToFrequency, ToTime
-from centaurus.tensor.modes import chunk_tables, generate, toeplitz
-from centaurus.tensor.pairs import align, pair
-from centaurus.tensor.precision import without_autocast
+from centaurus.kernels.chain import Chain
+from centaurus.kernels.modes import chunk_tables, generate, toeplitz
+from centaurus.kernels.ops import Chunked, Direct, Link, Mix, Multiply, Scale, Spectrum, ToFrequency, ToTime
+from centaurus.kernels.pair import align, pair
+from centaurus.kernels.precision import without_autocast
+from centaurus.planner.cost import KEPT_BYTES
+from centaurus.planner.device import Device
+from centaurus.planner.expression import Expression, parse, sizes_of
+from centaurus.planner.plan import Plan, Step, Value
+from centaurus.planner.search import plan_expression
 
 
 @dataclass(frozen=True)

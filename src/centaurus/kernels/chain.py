@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from centaurus.tensor.links import Link
+from centaurus.kernels.ops import Link
 
 
 @dataclass(frozen=True)

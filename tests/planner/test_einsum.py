@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.contract import plan_expression
-from centaurus.contract.execute import temporal_einsum
+from centaurus.kernels.program import temporal_einsum
+from centaurus.planner import plan_expression
 from tests.reference import convolve, gradients, worst
 
 TIGHT = 1e-9  # fp64

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Any
 
-from centaurus.contract.expression import Expression
+from centaurus.planner.expression import Expression
 
 WIDTH = 100  # columns of a printed plan
 

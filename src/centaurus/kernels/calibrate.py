@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from centaurus.contract.device import Device
+from centaurus.planner.device import Device
 
 
 def _seconds(run: Callable[[], object], budget: float = 0.6) -> float:
