@@ -1,6 +1,6 @@
 """The layer contract: training and streaming are one function.
 
-A layer implements ``_run`` and ``init_state``; ``forward`` and ``step`` are the same computation with
+A layer implements ``run`` and ``init_state``; ``forward`` and ``step`` are the same computation with
 and without history. State is explicit, differentiable, batched on axis 0, and belongs to the caller.
 """
 
@@ -28,7 +28,7 @@ class Layer(nn.Module, ABC):
         """Zero history for ``batch`` rows: real tensors with the batch first, or ``()`` when there is none."""
 
     @abstractmethod
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         """Whole hops in, frames out. No state means zero history; the new state may be ``()`` unless ``keep``."""
 
     def frames(self, samples: int) -> int:
@@ -46,7 +46,7 @@ class Layer(nn.Module, ABC):
             )
         if state is not None:
             check_state(state, self.init_state(u.shape[0]), u)
-        return self._run(u, state, True)
+        return self.run(u, state, True)
 
     @final  # type: ignore[misc]
     def forward(self, u: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Layer(nn.Module, ABC):
         samples = u.shape[-1]
         if samples % self.hop:
             u = nn.functional.pad(u, (0, -samples % self.hop))
-        y, _ = self._run(u, None, False)
+        y, _ = self.run(u, None, False)
         frames = self.frames(samples)
         return y if y.shape[-1] == frames else y[..., :frames]
 

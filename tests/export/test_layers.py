@@ -89,7 +89,7 @@ def test_what_cannot_be_exported_says_so() -> None:
         run_pieces(lambda g, s: lower(S6(2), g, s, "mine"), torch.zeros(1, 2, 4).numpy(), 4)
 
     class Other(SiLU.__mro__[1]):  # type: ignore[misc]
-        def _run(self, u, state, keep):  # type: ignore[no-untyped-def]
+        def run(self, u, state, keep):  # type: ignore[no-untyped-def]
             return u, ()
 
     with pytest.raises(TypeError, match="mine is a Other, which cannot be exported"):

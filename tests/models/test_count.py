@@ -123,7 +123,7 @@ def test_errors() -> None:
         def init_state(self, batch: int) -> State:
             return ()
 
-        def _run(self, u: torch.Tensor, state: State | None, keep: bool) -> tuple[torch.Tensor, State]:
+        def run(self, u: torch.Tensor, state: State | None, keep: bool) -> tuple[torch.Tensor, State]:
             return u, ()
 
     with pytest.raises(TypeError, match="Own at '1' cannot be counted"):

@@ -36,14 +36,14 @@ def scales(net: Network, u: Tensor) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def watch(name: str, layer: Layer) -> None:
-        run = layer._run
+        run = layer.run
 
         def noted(x: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
             y, after = run(x, state, keep)
             found[name] = level(y)
             return y, after
 
-        object.__setattr__(layer, "_run", noted)
+        object.__setattr__(layer, "run", noted)
 
     for name, layer in net.named_modules():
         if isinstance(layer, Layer):

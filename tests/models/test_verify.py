@@ -17,7 +17,7 @@ from tests.models.small import narrow
 class Reversed(Stateless):
     """Not causal at all."""
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return u.flip(-1), ()
 
 

@@ -22,7 +22,7 @@ class Broken(Layer):
     def init_state(self, batch: int) -> State:
         return self.decay.new_zeros(batch, 2, 1)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         x = self.init_state(u.shape[0]) if state is None else state
         frames = []
         for t in range(u.shape[-1]):
@@ -32,38 +32,38 @@ class Broken(Layer):
 
 
 class Forgetful(Broken):
-    def _run(self, u, state, keep):
-        return super()._run(u, None, keep)
+    def run(self, u, state, keep):
+        return super().run(u, None, keep)
 
 
 class Detached(Broken):
-    def _run(self, u, state, keep):
-        return super()._run(u, None if state is None else state.detach(), keep)
+    def run(self, u, state, keep):
+        return super().run(u, None if state is None else state.detach(), keep)
 
 
 class Writing(Broken):
-    def _run(self, u, state, keep):
-        y, new = super()._run(u, None if state is None else state.clone(), keep)
+    def run(self, u, state, keep):
+        y, new = super().run(u, None if state is None else state.clone(), keep)
         if state is not None:
             state.copy_(new)
         return y, new
 
 
 class Mixing(Broken):
-    def _run(self, u, state, keep):
-        y, new = super()._run(u, state, keep)
+    def run(self, u, state, keep):
+        y, new = super().run(u, state, keep)
         return y + u.mean(0, keepdim=True), new
 
 
 class Peeking(Broken):
-    def _run(self, u, state, keep):
-        y, new = super()._run(u, state, keep)
+    def run(self, u, state, keep):
+        y, new = super().run(u, state, keep)
         return y + u.mean(-1, keepdim=True), new
 
 
 class Growing(Broken):
-    def _run(self, u, state, keep):
-        y, new = super()._run(u, state, keep)
+    def run(self, u, state, keep):
+        y, new = super().run(u, state, keep)
         return y, torch.cat([new, new], dim=-1) if keep and state is None else new.to(torch.float32)
 
 
@@ -78,18 +78,18 @@ class Overlong(Broken):
 
 
 class Single(Broken):
-    def _run(self, u, state, keep):
-        y, new = super()._run(u, state, keep)
+    def run(self, u, state, keep):
+        y, new = super().run(u, state, keep)
         return y.float(), new
 
 
 class Caching(Broken):
     kept = None
 
-    def _run(self, u, state, keep):
+    def run(self, u, state, keep):
         if self.kept is None:
             self.kept = self.decay.detach().clone()
-        y, new = super()._run(u, state, keep)
+        y, new = super().run(u, state, keep)
         return y + self.kept.to(y), new
 
 

@@ -163,7 +163,7 @@ class Halves(Layer):
     def init_state(self, batch: int) -> State:
         return ()
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return u, ()
 
 

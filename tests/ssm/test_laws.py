@@ -59,8 +59,8 @@ def test_a_layer_built_on_meta_runs_there(build: Callable[[], Layer], channels: 
 class Leaky(SSM):
     """A layer that forgets a thousandth of its state between pieces."""
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
-        y, after = super()._run(u, state, keep)
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        y, after = super().run(u, state, keep)
         return y, after * 0.999 if isinstance(after, Tensor) else after
 
 

@@ -33,8 +33,8 @@ class Dense(Composite):
     def init_state(self, batch: int) -> State:
         return self.layers.init_state(batch)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
-        return self.layers._run(u, state, keep)
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        return self.layers.run(u, state, keep)
 
 
 @final

@@ -37,5 +37,5 @@ class Network(Composite):
     def init_state(self, batch: int) -> State:
         return self.body.init_state(batch)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
-        return self.body._run(u, state, keep)
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        return self.body.run(u, state, keep)

@@ -57,7 +57,7 @@ class Recognizer(Network):
         """Both heads of a whole signal, padded and cut as ``forward`` does."""
         samples = u.shape[-1]
         backbone, head, vocabulary = self.body.layers()
-        features, _ = backbone._run(pad(u, (0, -samples % self.hop)), None, False)
+        features, _ = backbone.run(pad(u, (0, -samples % self.hop)), None, False)
         tokens = vocabulary(head(features))[..., : self.frames(samples)]
         return Heads(tokens, self.characters(features)[..., : backbone.frames(samples)])
 

@@ -58,14 +58,14 @@ class Block(Composite):
         skip = () if self.skip is None else self.skip.init_state(batch)
         return self.body.init_state(batch), skip, self.resample.init_state(batch)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         body, skip, resample = inner(state, 3)
-        y, body = self.body._run(u, body, keep)
-        x, skip = (None, ()) if self.skip is None else self.skip._run(u, skip, keep)
+        y, body = self.body.run(u, body, keep)
+        x, skip = (None, ()) if self.skip is None else self.skip.run(u, skip, keep)
         early = self.activation is Activation.BEFORE_SKIP
         before, after = (None, x) if early else (x, None)
         y = self.norm.join(y, self.dropout.mask(y), before, after, self.activation is not Activation.NONE)
-        y, resample = self.resample._run(y, resample, keep)
+        y, resample = self.resample.run(y, resample, keep)
         return y, (body, skip, resample)
 
 
@@ -124,11 +124,11 @@ class Gated(Composite):
     def init_state(self, batch: int) -> State:
         return self.conv.init_state(batch), self.ssm.init_state(batch)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         conv, ssm = inner(state, 2)
-        wide, _ = self.into._run(self.norm._run(u, None, keep)[0], None, keep)
+        wide, _ = self.into.run(self.norm.run(u, None, keep)[0], None, keep)
         x, gate = wide.split(self.width, dim=1)
-        x, conv = self.conv._run(x, conv, keep)
-        y, ssm = self.ssm._run(x, ssm, keep)
-        y, _ = self.out._run((y + self.D * x) * nn.functional.silu(gate), None, keep)
+        x, conv = self.conv.run(x, conv, keep)
+        y, ssm = self.ssm.run(x, ssm, keep)
+        y, _ = self.out.run((y + self.D * x) * nn.functional.silu(gate), None, keep)
         return u + y, (conv, ssm)

@@ -91,10 +91,10 @@ class Serial(Composite):
     def init_state(self, batch: int) -> State:
         return tuple(layer.init_state(batch) for layer in self.layers())
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         after = []
         for layer, before in zip(self.layers(), inner(state, len(self._names)), strict=True):
-            u, new = layer._run(u, before, keep)
+            u, new = layer.run(u, before, keep)
             after.append(new)
         return u, tuple(after)
 
@@ -116,10 +116,10 @@ class Residual(Composite):
     def init_state(self, batch: int) -> State:
         return self.body.init_state(batch), self.skip.init_state(batch)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         first, second = inner(state, 2)
-        y, first = self.body._run(u, first, keep)
-        x, second = self.skip._run(u, second, keep)
+        y, first = self.body.run(u, first, keep)
+        x, second = self.skip.run(u, second, keep)
         return y + x, (first, second)
 
 
@@ -151,11 +151,11 @@ class Hourglass(Composite):
     def init_state(self, batch: int) -> State:
         return tuple(part.layer.init_state(batch) for part in self.parts())
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         encode, down, inside, up, decode = inner(state, 5)
-        high, encode = self.encode._run(u, encode, keep)
-        low, down = self.down._run(high, down, keep)
-        low, inside = self.inside._run(low, inside, keep)
-        back, up = self.up._run(low, up, keep)
-        y, decode = self.decode._run(back + high, decode, keep)
+        high, encode = self.encode.run(u, encode, keep)
+        low, down = self.down.run(high, down, keep)
+        low, inside = self.inside.run(low, inside, keep)
+        back, up = self.up.run(low, up, keep)
+        y, decode = self.decode.run(back + high, decode, keep)
         return y, (encode, down, inside, up, decode)

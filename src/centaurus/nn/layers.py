@@ -69,7 +69,7 @@ class Pointwise(Stateless):
         self.bias = nn.Parameter(torch.zeros(out_channels, 1)) if bias else None
         self.cost = Counts(in_channels * out_channels, 2 * in_channels * out_channels)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("Pointwise", u, self.weight.shape[1])
         x = flat(u)
         y = self.weight @ x if self.bias is None else torch.addmm(self.bias, self.weight, x)
@@ -87,7 +87,7 @@ class Down(Stateless):
         self.bias = nn.Parameter(torch.zeros(out_channels, 1)) if bias else None
         self.cost = Counts(self.weight.numel(), 2 * in_channels * out_channels)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         _, i, r = self.weight.shape
         check_channels("Down", u, i)
         x = flat(u).view(i, -1, r).transpose(1, 2).reshape(i * r, -1)  # i r, b t
@@ -110,7 +110,7 @@ class Up(Stateless):
         self.weight.data *= gain
         self.cost = Counts(self.weight.numel(), 2 * self.weight.numel())
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         i, o, r = self.weight.shape
         check_channels("Up", u, i)
         y = self.weight.flatten(1).t() @ flat(u)  # o r, b t
@@ -125,7 +125,7 @@ class AvgPool(Stateless):
         at_least_one(factor=factor)
         self.hop, self.ratio = factor, Fraction(1, factor)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         x = flat(u).view(u.shape[1], -1, self.hop)
         return unflat(x @ x.new_full((self.hop,), 1 / self.hop), u.shape[0]), ()
 
@@ -133,7 +133,7 @@ class AvgPool(Stateless):
 class SiLU(Stateless):
     """x · sigmoid(x), frame by frame."""
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return nn.functional.silu(u), ()
 
 
@@ -153,7 +153,7 @@ class Dropout1d(Stateless):
         kept = 1 - self.probability
         return torch.empty(*u.shape[:2], 1, dtype=u.dtype, device=u.device).bernoulli_(kept).div_(kept)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         mask = self.mask(u)
         return u if mask is None else u * mask, ()
 
@@ -180,5 +180,5 @@ class LayerNorm(Stateless):
         u = nn.functional.silu(u) if activate else u
         return u if after is None else u + after
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return self.join(u, None, None, None, self.activate), ()

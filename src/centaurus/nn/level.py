@@ -44,12 +44,12 @@ class Leveled(Composite):
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, 1), self.body.init_state(batch)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         past, body = inner(state, 2)
         hops = u.unflatten(-1, (-1, self.hop)).square().mean((1, 3))
         levels = follow((hops + FLOOR**2).sqrt(), self.decay, past if isinstance(past, Tensor) else None)
         scale = levels[:, None].repeat_interleave(self.hop, -1)
-        y, body = self.body._run(u / scale, body, keep)
+        y, body = self.body.run(u / scale, body, keep)
         y = y * scale
         y = torch.lerp(y, u, self.kept) if self.kept else y
         return y, (levels[:, -1:].clone(), body) if keep else ()

@@ -32,7 +32,7 @@ class CausalConv(Counted):
         channels, kernel = self.weight.shape
         return self.weight.new_zeros(batch, channels, kernel - 1)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("CausalConv", u, self.weight.shape[0])
         (past,) = history(self, state, u.shape[0])
         x = torch.cat([past.transpose(0, 1), u.transpose(0, 1)], dim=-1)  # c b t+k-1
@@ -91,7 +91,7 @@ class RunningMean(Remembering):
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, 1), self.like.new_zeros(batch, 1, 1)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("RunningMean", u, self.channels)
         mean, count = history(self, state, u.shape[0])
         steps = torch.arange(1, u.shape[-1] + 1, device=u.device, dtype=u.dtype)
@@ -111,7 +111,7 @@ class WindowedMean(Remembering):
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, self.window - 1), self.like.new_zeros(batch, 1, 1)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("WindowedMean", u, self.channels)
         past, count = history(self, state, u.shape[0])
         x = torch.cat([past, u], dim=-1)
@@ -133,7 +133,7 @@ class DCBlock(Remembering):
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, 1)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("DCBlock", u, self.channels)
         (past,) = history(self, state, u.shape[0])
         sums = leaky_sum(u, self.pole, past)

@@ -110,14 +110,14 @@ class Stream:
         if u.shape[-1] == 0:
             return u.new_empty(self.batch, self._outputs(u), 0)
         with held(self._tables):
-            y, self._state = self.model._run(u, self._state, True)
+            y, self._state = self.model.run(u, self._state, True)
         self.frames = [n + y.shape[-1] for n in self.frames]
         return y
 
     def _outputs(self, u: Tensor) -> int:
         if self._channels is None or self._channels[0] != u.shape[1]:
             silence = u.new_zeros(1, u.shape[1], self.model.hop)
-            self._channels = u.shape[1], self.model._run(silence, None, False)[0].shape[1]
+            self._channels = u.shape[1], self.model.run(silence, None, False)[0].shape[1]
         return self._channels[1]
 
 

@@ -126,7 +126,7 @@ class SSM(Layer):
             w = torch.stack((w, turned), -2)  # … phase h
         return w
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels(type(self).__name__, u, self.in_channels)
         dtype = working(self.log_dt.dtype)
         check_precision(u, dtype)

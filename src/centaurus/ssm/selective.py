@@ -66,7 +66,7 @@ class S6(Layer):
         dtype = working(self.A_log.dtype)
         return torch.zeros(batch, self.in_channels, self.states, device=self.A_log.device, dtype=dtype)
 
-    def _run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("S6", u, self.in_channels)
         x = self.init_state(u.shape[0]) if state is None else state
         assert isinstance(x, Tensor)
