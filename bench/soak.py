@@ -154,7 +154,7 @@ def prepare(name: str, folder: Path) -> tuple[Path, Any, bool]:
     import centaurus as ct
     from centaurus.export import export_onnx
     from centaurus.models.checkpoint import shipped
-    from centaurus.runtime.files import find_model, shipped_models
+    from centaurus.runtime.modelfile import find_model, shipped_models
 
     if name in shipped() and name in shipped_models():
         return find_model(name), ct.load(name), True

@@ -26,7 +26,7 @@ from centaurus.data import Clip, Corpus, open_corpus
 from centaurus.data.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
 from centaurus.runtime import Session
-from centaurus.runtime.transcribing import Transcriber
+from centaurus.runtime.transcribe import Transcriber
 from centaurus.training.connected import connected
 
 Samples = NDArray[np.float32]

@@ -89,19 +89,6 @@ def test_errors_in_words_and_characters() -> None:
         audio.word_errors(["a"], ["a", "b"])
 
 
-def test_accuracy_and_confusion_count_the_same_things() -> None:
-    rng = np.random.default_rng(0)
-    wanted, predicted = rng.integers(0, 5, 200), rng.integers(0, 5, 200)
-    counts = audio.confusion(predicted, wanted, 5)
-    assert counts.sum() == 200
-    assert counts.trace() / 200 == audio.accuracy(predicted, wanted)
-    assert counts[2, 3] == ((wanted == 2) & (predicted == 3)).sum()
-    with pytest.raises(ValueError, match="found 0 … 4"):
-        audio.confusion(predicted, wanted, 4)
-    with pytest.raises(ValueError, match="predictions for"):
-        audio.accuracy([1], [1, 2])
-
-
 @pytest.mark.parametrize(
     ("package", "call"),
     [

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from centaurus import audio
-from centaurus.audio import augment, mask
-from centaurus.audio.stft import frame_count
+from centaurus.audio import augment
+from centaurus.audio.spectrogram import frame_count
 
 
 def noise(frames: int, seed: int = 0) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_time_masks_silence_a_stretch_and_nothing_else() -> None:
 def test_frequency_masks_take_bands_out_and_leave_the_rest() -> None:
     x = noise(40_000)
     seed = 5
-    bands = mask.draw_bands(np.random.default_rng(seed), 2)
+    bands = augment.draw_bands(np.random.default_rng(seed), 2)
     assert all(0 <= low < high <= 8000 for low, high in bands)
     before, after = (np.abs(np.fft.rfft(s)) for s in (x, audio.mask_frequency(np.random.default_rng(seed), x, 2)))
     hertz = np.fft.rfftfreq(len(x), 1 / 16_000)

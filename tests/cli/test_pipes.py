@@ -18,7 +18,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from centaurus.runtime import denoise
-from centaurus.runtime.pipes import Encoding, Layout, encode, wav_header
+from centaurus.runtime.io import Encoding, Layout, encode, wav_header
 from tests.runtime.models import exported
 
 BLOCKED = "import sys; sys.modules['torch'] = None; from centaurus.cli.main import main; main(sys.argv[1:])"

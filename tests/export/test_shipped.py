@@ -8,7 +8,7 @@ from pathlib import Path
 from centaurus.export.write import TOLERANCE, difference
 from centaurus.models import load, shipped
 from centaurus.runtime import Session
-from centaurus.runtime.files import find_model, shipped_models
+from centaurus.runtime.modelfile import find_model, shipped_models
 
 FOLDER = Path(str(files("centaurus") / "pretrained"))
 

@@ -24,7 +24,7 @@ SLOW = 5.0  # seconds for one small file
 def sound(path: Path) -> None:
     """As ``denoise`` and ``spot`` read a file."""
     from centaurus.audio import AudioError
-    from centaurus.runtime.sources import from_file
+    from centaurus.runtime.io import from_file
 
     with suppress(AudioError):
         for block in from_file(path).blocks:
@@ -34,7 +34,7 @@ def sound(path: Path) -> None:
 def pipe(path: Path) -> None:
     """As a WAV stream on standard input."""
     from centaurus.audio import AudioError
-    from centaurus.runtime.pipes import Reader
+    from centaurus.runtime.io import Reader
 
     with suppress(AudioError):
         for block in Reader(io.BytesIO(path.read_bytes())):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centaurus.runtime import denoising
-from centaurus.runtime.denoising import Denoiser, cleaned_share, denoise
+from centaurus.runtime.denoise import Denoiser, cleaned_share, denoise
 from centaurus.runtime.session import SessionError
 from tests.runtime.models import exported
 
@@ -49,7 +49,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(task: str, model: Any, batch: int, threads: int) -> Echo:
         return Echo(batch)
 
-    monkeypatch.setattr(denoising, "open_for", fake)
+    monkeypatch.setattr(sys.modules[Denoiser.__module__], "open_for", fake)
 
 
 def tone(rate: int, seconds: float, channels: int = 1) -> NDArray[np.float32]:

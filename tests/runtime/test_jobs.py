@@ -11,8 +11,7 @@ import soundfile
 
 from centaurus.audio import read
 from centaurus.runtime import denoise
-from centaurus.runtime.jobs import FileDenoiser, Options, denoise_files
-from centaurus.runtime.plans import Job, plan_jobs
+from centaurus.runtime.denoise import FileDenoiser, Job, Options, denoise_files, plan_jobs
 from tests.runtime.models import exported
 from tests.runtime.test_denoise import echo
 

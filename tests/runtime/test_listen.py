@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from centaurus.decode import Smoothing, Spotting, Vocabulary, greedy
 from centaurus.runtime.session import Session, SessionError
-from centaurus.runtime.spotting import Spotter, spot
-from centaurus.runtime.transcribing import Transcriber, transcribe
+from centaurus.runtime.spot import Spotter, spot
+from centaurus.runtime.transcribe import Transcriber, transcribe
 from tests.runtime.models import CLASSES, TOKENS, exported
 
 KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never sure

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
-from centaurus.runtime.pipes import Encoding, Layout, Pipe, Reader, decode, encode, wav_header
+from centaurus.runtime.io import Encoding, Layout, Pipe, Reader, decode, encode, wav_header
 
 SUBTYPES = {
     "u8": "PCM_U8",

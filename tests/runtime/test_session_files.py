@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from centaurus.runtime import Session, SessionError
-from centaurus.runtime.files import find_model, shipped_models
+from centaurus.runtime.modelfile import find_model, shipped_models
 from tests.runtime.models import exported
 
 Model = onnx.ModelProto

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from centaurus.audio.extras import extra
 
@@ -82,25 +82,6 @@ def char_errors(hypotheses: str | Sequence[str], references: str | Sequence[str]
     if not references:
         return Errors(0, 0, 0, 0)
     return _errors(extra("jiwer", "eval").process_characters(references, hypotheses))
-
-
-def accuracy(predicted: ArrayLike, wanted: ArrayLike) -> float:
-    """The share of predictions that are right."""
-    predicted, wanted = np.asarray(predicted), np.asarray(wanted)
-    if predicted.shape != wanted.shape or not wanted.size:
-        raise ValueError(f"{predicted.shape} predictions for {wanted.shape} labels")
-    return float((predicted == wanted).mean())
-
-
-def confusion(predicted: ArrayLike, wanted: ArrayLike, classes: int) -> NDArray[np.int64]:
-    """How often class i was called class j: counts (i, j)."""
-    predicted, wanted = np.asarray(predicted, dtype=np.int64), np.asarray(wanted, dtype=np.int64)
-    if predicted.shape != wanted.shape:
-        raise ValueError(f"{predicted.shape} predictions for {wanted.shape} labels")
-    both = np.concatenate([predicted.ravel(), wanted.ravel()])
-    if both.size and not (both.min() >= 0 and both.max() < classes):
-        raise ValueError(f"classes are 0 … {classes - 1}, found {both.min()} … {both.max()}")
-    return np.bincount(wanted.ravel() * classes + predicted.ravel(), minlength=classes**2).reshape(classes, classes)
 
 
 def _pair(estimate: Signal, reference: Signal) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

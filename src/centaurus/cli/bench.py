@@ -80,7 +80,7 @@ def _row(row: Timing) -> list[str]:
 @contextmanager
 def _file(model: str, chunk: int | None) -> Iterator[Path]:
     """The exported file of a model; one is made for the time being where there is none."""
-    from centaurus.runtime.files import find_model, shipped_models
+    from centaurus.runtime.modelfile import find_model, shipped_models
 
     if chunk is None and (model.endswith(".onnx") or model in shipped_models()):
         yield find_model(model)

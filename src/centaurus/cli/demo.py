@@ -52,7 +52,7 @@ def _words() -> dict[str, Any]:
 
 def _there(model: str, what: str, quiet: bool) -> bool:
     """Whether there is such a model; if not, that is said."""
-    from centaurus.runtime.files import shipped_models
+    from centaurus.runtime.modelfile import shipped_models
 
     if model in shipped_models() or Path(model).is_file():
         return True
@@ -108,7 +108,7 @@ def _in_pieces(job: Any, x: NDArray[np.float32], rate: int) -> NDArray[np.float3
 def _picture(out: Path) -> Path | None:
     if find_spec("matplotlib") is None:
         return None
-    from centaurus.runtime.plots import before_and_after
+    from centaurus.runtime.denoise import before_and_after
 
     before_and_after(out / "noisy.wav", out / "denoised.wav", out / "spectrograms.png", overwrite=True)
     return out / "spectrograms.png"

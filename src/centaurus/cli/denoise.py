@@ -15,9 +15,8 @@ import typer
 from centaurus.cli import faults, listening, output
 
 if TYPE_CHECKING:
-    from centaurus.runtime.jobs import Options, Report
-    from centaurus.runtime.pipes import Layout
-    from centaurus.runtime.plans import Job
+    from centaurus.runtime.denoise import Job, Options, Report
+    from centaurus.runtime.io import Layout
 
 
 def denoise(
@@ -46,7 +45,7 @@ def denoise(
 ) -> None:
     """Remove noise from speech: any rate and channel count, files of any length, whole folders, or a live pipe."""
     with faults.handled():
-        from centaurus.runtime.jobs import Options
+        from centaurus.runtime.denoise import Options
 
         options = Options(model, mix, attn_limit_db, threads)
         layout = listening.layout(raw, rate, channels)
@@ -65,10 +64,8 @@ def denoise(
 
 def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, force: bool) -> None:
     """From standard input, to standard output, or both."""
-    from centaurus.runtime.jobs import denoise_stream
-    from centaurus.runtime.outputs import FileSink
-    from centaurus.runtime.pipes import Pipe
-    from centaurus.runtime.sources import from_file, from_pipe
+    from centaurus.runtime.denoise import denoise_stream
+    from centaurus.runtime.io import FileSink, Pipe, from_file, from_pipe
 
     if out in (None, listening.PIPE) and sys.stdout.isatty():
         raise typer.BadParameter("standard output is a terminal: pipe it on, as … | aplay, or name a file with -o")
@@ -92,8 +89,7 @@ def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, f
 def _files(
     inputs: Sequence[str], out: str | None, options: Options, workers: int, force: bool, plot: bool, json: bool
 ) -> None:
-    from centaurus.runtime.jobs import denoise_files
-    from centaurus.runtime.plans import Job, plan_jobs
+    from centaurus.runtime.denoise import Job, denoise_files, plan_jobs
 
     jobs = plan_jobs(inputs, out, force)
     options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file
@@ -140,7 +136,7 @@ def _level(dbfs: float) -> str:
 
 
 def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:
-    from centaurus.runtime.plots import before_and_after
+    from centaurus.runtime.denoise import before_and_after
 
     for job in jobs:
         path = job.output.with_suffix(".png")

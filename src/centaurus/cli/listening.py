@@ -11,8 +11,7 @@ import typer
 from centaurus.cli import output
 
 if TYPE_CHECKING:
-    from centaurus.runtime.pipes import Layout
-    from centaurus.runtime.sources import Source
+    from centaurus.runtime.io import Layout, Source
 
 PIPE = "-"
 
@@ -30,7 +29,7 @@ Threads = Annotated[int, typer.Option(min=1, help="Threads of the network.")]
 
 def layout(raw: str | None, rate: int | None, channels: int) -> Layout | None:
     """The layout of raw samples, if there are any."""
-    from centaurus.runtime.pipes import Encoding, Layout
+    from centaurus.runtime.io import Encoding, Layout
 
     if raw is None:
         if rate is not None:
@@ -46,7 +45,7 @@ def layout(raw: str | None, rate: int | None, channels: int) -> Layout | None:
 
 def source(name: str | None, mic: bool, device: str | None, raw: Layout | None, rate: int) -> Source:
     """A file, standard input or a microphone (at ``rate``), whichever was asked for."""
-    from centaurus.runtime.sources import from_file, from_microphone, from_pipe
+    from centaurus.runtime.io import from_file, from_microphone, from_pipe
 
     if mic == (name is not None):
         raise typer.BadParameter("give a sound file, - for standard input, or --mic: one of them")

@@ -76,14 +76,14 @@ def _verify_network(name: str) -> Verification:
 
 def _only_exported(name: str) -> bool:
     """Whether this is a shipped model where there is no torch to build it with."""
-    from centaurus.runtime.files import shipped_models
+    from centaurus.runtime.modelfile import shipped_models
 
     return importlib.util.find_spec("torch") is None and name in shipped_models()
 
 
 def _verify_file(name: str) -> Verification:
     """A file by itself, and against torch where torch and the weights beside the file are there."""
-    from centaurus.runtime.files import find_model
+    from centaurus.runtime.modelfile import find_model
     from centaurus.runtime.verify import verify_file
     from centaurus.verification import Law
 

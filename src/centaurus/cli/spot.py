@@ -33,7 +33,7 @@ def spot(
     """Find keywords, with the time when each was heard and how sure it is."""
     with faults.handled():
         from centaurus.decode import Smoothing
-        from centaurus.runtime.spotting import Spotter
+        from centaurus.runtime.spot import Spotter
 
         smoothing = Smoothing(threshold, release, smooth, refractory)
         layout = listening.layout(raw, rate, channels)

@@ -47,7 +47,7 @@ def transcribe(
     not know general English (centaurus train asr trains a recogniser for that).
     """
     with faults.handled():
-        from centaurus.runtime.transcribing import Transcriber
+        from centaurus.runtime.transcribe import Transcriber
 
         if live and form not in (Format.TEXT, Format.JSON):
             raise typer.BadParameter(f"--live prints text or JSON lines; {form.value} captions need the whole")

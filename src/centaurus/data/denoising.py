@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.filter import filtered
+from centaurus.audio.augment import filtered
 from centaurus.audio.level import dbfs, gain, power, to_level
 
 Samples = NDArray[np.float32]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
+from centaurus.audio.augment import mask_frequency, mask_time
 from centaurus.audio.level import mix
-from centaurus.audio.mask import mask_frequency, mask_time
 from centaurus.audio.pack import DENOISING_ROW, Piece, assemble, pack_cut, pack_whole
 from centaurus.data import denoising
 from centaurus.data.clips import Clip, Corpus

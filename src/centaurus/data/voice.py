@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.stft import istft, stft
+from centaurus.audio.spectrogram import istft, stft
 
 _SIZE, _HOP = 512, 128
 

@@ -15,8 +15,8 @@ import torch
 from centaurus.export.graph import Graph, Signal
 from centaurus.export.layers import lower
 from centaurus.models.network import Network
+from centaurus.runtime.modelfile import KEY, Settings, StateShape
 from centaurus.runtime.session import Session
-from centaurus.runtime.settings import KEY, Settings, StateShape
 
 DEFAULT_SECONDS = {"denoiser": 0.0, "classifier": 0.128, "recognizer": 0.0}  # the least whole hops of at least this
 TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from centaurus.runtime.settings import SessionError
+from centaurus.runtime.modelfile import SessionError
 
 OPERATORS = frozenset(
     [

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from centaurus.runtime.modelfile import SessionError, Settings
 from centaurus.runtime.session import Session
-from centaurus.runtime.settings import SessionError, Settings
 
 WARM, LEAST, MOST = 10, 20, 100_000  # steps
 

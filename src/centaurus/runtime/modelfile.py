@@ -1,12 +1,15 @@
-"""What a model's file says about itself: one JSON object in its metadata, checked before it is believed."""
+"""Find a model's file and read the settings it carries."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 KEY = "centaurus"
@@ -179,3 +182,24 @@ def _state(item: Any) -> StateShape:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+SUFFIX = ".onnx"
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that come with the package."""
+    folder = files("centaurus") / "pretrained"
+    found = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
+
+
+def find_model(model: str | os.PathLike[str]) -> Path:
+    """The path of a model given as a path or as a shipped name."""
+    path = Path(model)
+    if path.is_file():
+        return path
+    if str(model) in shipped_models():
+        return Path(str(files("centaurus") / "pretrained" / f"{model}{SUFFIX}"))
+    known = ", ".join(shipped_models()) or "none"
+    raise SessionError(f"there is no model file {os.fspath(model)!r:.200}, and no shipped model of that name ({known})")

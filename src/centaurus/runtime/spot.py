@@ -1,4 +1,4 @@
-"""Keywords in sound of any rate: through a session, then smoothed to one report a word."""
+"""Find keywords in audio of any rate: a session, then smoothing to one report per word."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.decode import Keyword, Smoothing, Spotting
-from centaurus.runtime.intake import Intake, as_rows
-from centaurus.runtime.session import Session, SessionError
-from centaurus.runtime.tasks import open_for
+from centaurus.runtime.io import Intake, as_rows
+from centaurus.runtime.session import Session, SessionError, open_for
 
 MODEL = "kws-30"
 

@@ -1,4 +1,4 @@
-"""Words in sound of any rate: through a session, then greedy CTC."""
+"""Transcribe audio of any rate: a session, then greedy CTC."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.decode import Greedy, Vocabulary, Word, Words
-from centaurus.runtime.intake import Intake, as_rows
-from centaurus.runtime.session import Session, SessionError
-from centaurus.runtime.tasks import open_for
+from centaurus.runtime.io import Intake, as_rows
+from centaurus.runtime.session import Session, SessionError, open_for
 
 MODEL = "commands"
 

@@ -1,0 +1,373 @@
+"""Denoise signals, streams, files and folders at any rate and channel count, sample for sample."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from centaurus.audio import AudioError, Resampler, blocks, dbfs, info
+from centaurus.audio.spectrogram import save_png
+from centaurus.runtime.io import FileSink, Intake, OutputError, Source, as_rows, from_file, make_folder
+from centaurus.runtime.session import Session, open_for
+
+MODEL = "denoise-16k"
+KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
+MARK = ".denoised"
+LONGEST = 60  # seconds: more would be a blur
+SHORTEST = 1024  # samples: less has no spectrum
+Block = NDArray[np.float32]
+
+
+class Denoiser:
+    """Noisy blocks (channels, n) in, clean ones out: as many samples in all, each at its place.
+
+    ``mix`` is the share of the cleaned signal (0 to 1). ``attn_limit_db`` keeps noise from falling by more than that.
+    Sound above half the network's rate is not cleaned but removed, except in the share of the input that is mixed in.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = MODEL,
+        rate: int = 16_000,
+        channels: int = 1,
+        mix: float = 1.0,
+        attn_limit_db: float | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.rate, self.channels = rate, channels
+        self._wet = cleaned_share(mix, attn_limit_db)
+        self.session: Session = open_for("denoiser", model, batch=channels, threads=threads)
+        self._intake = Intake(rate, channels, self.session.settings.rate)
+        self._back = Resampler(self.session.settings.rate, rate, channels)
+        self._dry: Block = np.zeros((channels, 0), np.float32)  # the input that has no output yet
+        self._ready: Block = self._dry
+
+    @property
+    def repaired(self) -> int:
+        """Samples that were no numbers and became zeros."""
+        return self._intake.repaired
+
+    @property
+    def removed_above(self) -> float | None:
+        """The frequency in Hz above which nothing is left of the input, if there was anything."""
+        heard = self.session.settings.rate
+        return heard / 2 if heard < self.rate and self._wet == 1.0 else None
+
+    @property
+    def latency(self) -> float:
+        """Seconds from a sample to its output, at most, without resampling: the network's hop or chunk."""
+        return self.session.settings.latency / self.session.settings.rate
+
+    def process(self, x: Block) -> Block:
+        """What is ready, at the input's rate; together with ``flush`` as many samples as were given."""
+        x = self._intake.finite(x)
+        self._dry = np.concatenate([self._dry, x], axis=1)
+        return self._give(self._back.process(self.session.process(self._intake.process(x))))
+
+    def flush(self) -> Block:
+        """The rest; then as new."""
+        clean = [self.session.process(self._intake.flush()), self.session.flush().reshape(self.channels, -1)]
+        tail = np.concatenate([self._back.process(np.concatenate(clean, axis=1)), self._back.flush()], axis=1)
+        missing = self._dry.shape[1] - self._ready.shape[1] - tail.shape[1]
+        done = self._give(np.pad(tail, ((0, 0), (0, max(0, missing)))))
+        self._ready = self._ready[:, :0]  # resampling there and back may end a few samples late
+        return done
+
+    def _give(self, clean: Block) -> Block:
+        ready = np.concatenate([self._ready, clean], axis=1)
+        count = min(ready.shape[1], self._dry.shape[1])
+        dry, self._dry = self._dry[:, :count], self._dry[:, count:]
+        wet, self._ready = ready[:, :count], ready[:, count:]
+        return wet if self._wet == 1.0 else self._wet * wet + np.float32(1 - self._wet) * dry
+
+
+def cleaned_share(mix: float, attn_limit_db: float | None) -> np.float32:
+    """The share of the cleaned signal: the rest is input, so that noise falls by no more than the limit."""
+    if not 0.0 <= mix <= 1.0:
+        raise ValueError(f"mix is between 0 (the input) and 1 (the cleaned signal), got {mix:g}")
+    if attn_limit_db is None:
+        return np.float32(mix)
+    if not attn_limit_db >= 0.0:
+        raise ValueError(f"the limit of attenuation is a number of dB from 0, got {attn_limit_db:g}")
+    return np.float32(mix * (1 - 10 ** (-attn_limit_db / 20)))
+
+
+def denoise(
+    samples: ArrayLike,
+    rate: int,
+    model: str | os.PathLike[str] = MODEL,
+    mix: float = 1.0,
+    attn_limit_db: float | None = None,
+    threads: int = 1,
+) -> Block:
+    """The samples, (t,) or (channels, t) at any rate, without their noise: float32 in the same shape."""
+    x = as_rows(samples)
+    job = Denoiser(model, rate, x.shape[0], mix, attn_limit_db, threads)
+    clean = np.concatenate(
+        [*(job.process(x[:, k : k + rate]) for k in range(0, x.shape[1], rate)), job.flush()], axis=1
+    )
+    return clean.reshape(np.shape(samples))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to read and one to write."""
+
+    source: Path
+    output: Path
+
+
+def plan_jobs(
+    inputs: Sequence[str | os.PathLike[str]], output: str | None = None, overwrite: bool = False
+) -> list[Job]:
+    """A job for every file. A folder's tree is kept; results never replace anything unless that was asked for.
+
+    Without ``output``, ``talk.mp3`` becomes ``talk.denoised.wav`` and ``talks/`` becomes ``talks.denoised/``.
+    """
+    paths = [Path(path) for path in inputs]
+    if output is not None and len(paths) == 1 and not paths[0].is_dir() and not _is_folder(output):
+        jobs = [Job(paths[0], Path(output))]
+    else:
+        jobs = [job for path in paths for job in (_tree(path, output) if path.is_dir() else [_single(path, output)])]
+    _check(jobs, overwrite)
+    return jobs
+
+
+def _is_folder(output: str) -> bool:
+    return output.endswith(("/", os.sep)) or Path(output).is_dir()
+
+
+def _single(path: Path, output: str | None) -> Job:
+    if output is None:
+        return Job(path, path.with_name(f"{path.stem}{MARK}.wav"))
+    return Job(path, Path(output) / path.name)
+
+
+def _tree(folder: Path, output: str | None) -> list[Job]:
+    target = Path(output) if output is not None else folder.resolve().with_name(f"{folder.resolve().name}{MARK}")
+    inside = target.resolve()
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in KINDS
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not (inside != folder.resolve() and path.resolve().is_relative_to(inside))
+    ]
+    if not found:
+        raise AudioError(f"{folder}: holds no sound files ({', '.join(sorted(KINDS))})")
+    return [Job(path, target / path.relative_to(folder)) for path in found]
+
+
+def _check(jobs: Sequence[Job], overwrite: bool) -> None:
+    twice = [path for path, count in Counter(job.output for job in jobs).items() if count > 1]
+    if twice:
+        raise OutputError(f"{twice[0]}: would be written twice, by different inputs: give another folder with -o")
+    there = [job.output for job in jobs if job.output.exists()]
+    if there and not overwrite:
+        more = f", and {len(there) - 1} more" if len(there) > 1 else ""
+        raise OutputError(f"{there[0]}: exists already{more}; -f overwrites")
+
+
+class Sink(Protocol):
+    """Takes blocks (channels, n)."""
+
+    def write(self, x: Block) -> None: ...
+
+
+class Stopped(Exception):  # noqa: N818
+    """The work was stopped from outside."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to denoise."""
+
+    model: str = "denoise-16k"
+    mix: float = 1.0
+    attn_limit_db: float | None = None
+    threads: int = 1
+
+    def open(self, rate: int, channels: int) -> Denoiser:
+        """A denoiser for sound of that kind."""
+        return Denoiser(self.model, rate, channels, self.mix, self.attn_limit_db, self.threads)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done. Levels are in dBFS, ``seconds`` of sound took ``took`` seconds, frequencies are in Hz."""
+
+    source: str
+    output: str
+    rate: int
+    channels: int
+    frames: int
+    took: float
+    level_in: float
+    level_out: float
+    repaired: int
+    removed_above: float | None = None
+    interrupted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.frames / self.rate
+
+    def json(self) -> dict[str, Any]:
+        """As plain data; silence has no level."""
+        data = asdict(self) | {"seconds": self.seconds}
+        return {key: None if value == float("-inf") else value for key, value in data.items()}
+
+
+class Level:
+    """The level of a signal that comes in blocks."""
+
+    def __init__(self) -> None:
+        self._power, self._count = 0.0, 0
+
+    def hear(self, x: Block) -> None:
+        """Take a block into account."""
+        self._power += float(np.vdot(x, x))
+        self._count += x.size
+
+    @property
+    def dbfs(self) -> float:
+        return dbfs(np.sqrt([self._power / max(1, self._count)]))
+
+
+def denoise_stream(
+    source: Source,
+    sink: Sink,
+    denoiser: Denoiser,
+    output: str,
+    heard: Callable[[float], object] = lambda seconds: None,
+) -> Report:
+    """Everything from a source to a sink. ``heard`` is told the seconds of every block, and may raise to stop.
+
+    An interrupt while sound is still being made ends the recording, not the result: what was heard is written whole.
+    """
+    begin, frames, repaired = time.perf_counter(), 0, denoiser.repaired
+    before, after = Level(), Level()
+
+    def write(x: Block) -> None:
+        after.hear(x)
+        sink.write(x)
+
+    interrupted = False
+    try:
+        for block in source.blocks:
+            clean = denoiser.process(block)
+            frames += block.shape[1]
+            before.hear(block)
+            write(clean)
+            heard(block.shape[1] / source.rate)
+    except KeyboardInterrupt:
+        if not source.live:
+            raise
+        interrupted = True
+    write(denoiser.flush())
+    return Report(
+        source=source.name,
+        output=output,
+        rate=source.rate,
+        channels=source.channels,
+        frames=frames,
+        took=time.perf_counter() - begin,
+        level_in=before.dbfs,
+        level_out=after.dbfs,
+        repaired=denoiser.repaired - repaired,
+        removed_above=denoiser.removed_above,
+        interrupted=interrupted,
+    )
+
+
+class FileDenoiser:
+    """Denoises files one after another, with one session for each rate and channel count. Not for two threads."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._ready: dict[tuple[int, int], Denoiser] = {}
+
+    def run(self, job: Job, overwrite: bool = False, heard: Callable[[float], object] = lambda seconds: None) -> Report:
+        """One file: whole in the end, or not there."""
+        source = from_file(job.source)
+        key = (source.rate, source.channels)
+        denoiser = self._ready.pop(key, None) or self.options.open(*key)
+        make_folder(job.output.parent)
+        with FileSink(job.output, source.layout, source.frames or 0, overwrite) as sink:
+            report = denoise_stream(source, sink, denoiser, str(job.output), heard)
+        self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something
+        return report
+
+
+def denoise_files(
+    jobs: Iterable[Job],
+    options: Options,
+    workers: int = 1,
+    overwrite: bool = False,
+    heard: Callable[[float], object] = lambda seconds: None,
+) -> Iterator[tuple[Job, Report | Exception]]:
+    """Every job with its report or its error, as they finish, by ``workers`` threads with a session each."""
+    idle: SimpleQueue[FileDenoiser] = SimpleQueue()
+    for _ in range(workers):
+        idle.put(FileDenoiser(options))
+    stop = threading.Event()
+
+    def listen(seconds: float) -> None:
+        if stop.is_set():
+            raise Stopped
+        heard(seconds)
+
+    def run(job: Job) -> Report:
+        denoiser = idle.get()
+        try:
+            return denoiser.run(job, overwrite, listen)
+        finally:
+            idle.put(denoiser)
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = {pool.submit(run, job): job for job in jobs}
+        try:
+            for done in as_completed(waiting):
+                error = done.exception()
+                if error is None:
+                    yield waiting[done], done.result()
+                elif isinstance(error, ValueError | OSError):
+                    yield waiting[done], error
+                else:
+                    raise error
+        finally:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def before_and_after(
+    before: str | os.PathLike[str], after: str | os.PathLike[str], path: str | os.PathLike[str], overwrite: bool = False
+) -> None:
+    """Write a PNG of the first minute of two sound files of one rate, the mean of their channels."""
+    signals = {"before": _beginning(before), "after": _beginning(after)}
+    try:
+        save_png(path, signals, info(before).rate, overwrite=overwrite)
+    except AudioError as error:
+        raise OutputError(str(error)) from error
+
+
+def _beginning(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+    pieces = [np.zeros(0, np.float32)]
+    for block in blocks(path, info(path).rate):
+        pieces.append(block.mean(axis=0, dtype=np.float32))
+        if len(pieces) > LONGEST:
+            break
+    x = np.concatenate(pieces)
+    return np.pad(x, (0, max(0, SHORTEST - len(x))))
