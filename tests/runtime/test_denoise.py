@@ -23,6 +23,7 @@ RATES = [8000, 16_000, 22_050, 44_100, 48_000, 96_000, 192_000]
 class FakeSettings:
     rate: int = 16_000
     latency: int = 256
+    chunk: int = 256
 
 
 class Echo:
@@ -157,3 +158,38 @@ def test_shapes_and_types() -> None:
 def test_a_model_of_another_task_is_named() -> None:
     with pytest.raises(SessionError, match=r"is a classifier, which spots keywords; a denoiser is needed"):
         Denoiser(exported("classifier"))
+
+
+@pytest.mark.usefixtures("echo")
+@pytest.mark.parametrize(("rate", "block"), [(16_000, 256), (16_000, 160), (16_000, 1), (48_000, 480), (44_100, 441)])
+def test_a_block_comes_back_for_every_block(rate: int, block: int) -> None:
+    blocks = max(4, rate // 5 // block)
+    x = tone(rate, blocks * block / rate)[0]
+    job = Denoiser("any", rate, block=block)
+    for _ in range(2):  # and again after a flush
+        pieces = [job.process(x[k * block : (k + 1) * block]) for k in range(blocks)]
+        assert {piece.shape for piece in pieces} == {(block,)}
+        y = np.concatenate([*pieces, job.flush()])
+        assert y.shape == (len(x) + job.delay,)
+        assert not y[: job.delay].any()
+        assert np.abs(y[job.delay :] - x / 2).max() < 1e-3
+    assert job.latency == (job.delay + block) / rate
+    if rate == 16_000:
+        assert job.delay == 256 - np.gcd(256, block)  # chunks of 256: no later than they make it
+
+
+@pytest.mark.usefixtures("echo")
+def test_blocks_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="every block has 160 samples, got 161"):
+        Denoiser("any", block=160).process(np.zeros(161, np.float32))
+    with pytest.raises(ValueError, match="at least one sample"):
+        Denoiser("any", block=0)
+    with pytest.raises(ValueError, match=r"blocks should be \(2, n\)"):
+        Denoiser("any", channels=2).process(np.zeros(161, np.float32))
+
+
+@pytest.mark.usefixtures("echo")
+def test_one_channel_may_come_without_an_axis_for_it() -> None:
+    x = tone(16_000, 0.1)[0]
+    job = Denoiser("any")
+    assert np.allclose(np.concatenate([job.process(x[:700]), job.process(x[700:]), job.flush()]), x / 2)

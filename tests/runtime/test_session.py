@@ -199,3 +199,30 @@ def test_memory_does_not_grow() -> None:
         assert tracemalloc.get_traced_memory()[0] - before < 20_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_that_are_stepped_at_their_own_pace_give_what_they_give_alone(task: str) -> None:
+    together, alone = Session(exported(task), batch=3), Session(exported(task))
+    chunk, x = alone.settings.chunk, noise(3, 4 * alone.settings.chunk)
+    turns = [[0, 1, 2], [2], [1, 0], [0], [2, 1], [2], [0, 1]]
+    got: dict[int, list[NDArray[np.float32]]] = {0: [], 1: [], 2: []}
+    for rows in turns:
+        pieces = np.stack([x[row, len(got[row]) * chunk : (len(got[row]) + 1) * chunk] for row in rows])
+        for row, frames in zip(rows, together.step(rows, pieces), strict=True):
+            got[row].append(frames)
+    for row, frames in got.items():
+        wanted = alone.process(x[row]).reshape(alone.settings.features, -1)
+        alone.reset()
+        assert np.allclose(np.concatenate(frames, -1), wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_a_step_takes_whole_chunks_of_rows_that_exist() -> None:
+    session = Session(exported("denoiser"), batch=2)
+    chunk = session.settings.chunk
+    for rows, shape in (([0], (1, chunk - 1)), ([0, 1, 1], (3, chunk)), ([], (0, chunk)), ([2], (1, chunk))):
+        with pytest.raises(SessionError):
+            session.step(rows, noise(*shape))
+    session.process(noise(2, 10))
+    with pytest.raises(SessionError, match="10 samples waiting"):
+        session.step([0], noise(1, chunk))

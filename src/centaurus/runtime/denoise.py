@@ -19,43 +19,60 @@ from numpy.typing import ArrayLike, NDArray
 from centaurus.audio import AudioError, Resampler, blocks, dbfs, info
 from centaurus.audio.spectrogram import save_png
 from centaurus.runtime.io import FileSink, Intake, OutputError, Source, as_rows, from_file, make_folder
-from centaurus.runtime.session import Session, open_for
+from centaurus.runtime.modelfile import Settings
+from centaurus.runtime.session import Streaming, open_for
 
 MODEL = "denoise-16k"
 KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
 MARK = ".denoised"
 LONGEST = 60  # seconds: more would be a blur
+SETTLED = 4  # seconds after which resamplers and chunks have shown how far they lag behind
 SHORTEST = 1024  # samples: less has no spectrum
 Block = NDArray[np.float32]
 
 
 class Denoiser:
-    """Noisy blocks (channels, n) in, clean ones out: as many samples in all, each at its place.
+    """Denoise a stream: noisy blocks (t,) or (channels, t) in, clean ones out, as many samples in all.
 
-    ``mix`` is the share of the cleaned signal (0 to 1). ``attn_limit_db`` keeps noise from falling by more than that.
-    Sound above half the network's rate is not cleaned but removed, except in the share of the input that is mixed in.
+    ``model`` is an ONNX file or a shipped model's name, ``rate`` and ``channels`` are those of the audio. ``mix`` is the
+    share of the cleaned signal (0 to 1). ``attn_limit_db`` keeps noise from falling by more than that. With ``block``
+    every call takes that many samples and gives as many, as an audio callback needs: the output is then ``delay``
+    samples late. Sound above half the network's rate is not cleaned but removed, except in the share of the input that
+    is mixed in.
+
+        live = Denoiser(rate=48_000, block=480)
+        clean = live.process(noisy)  # (480,) in, (480,) out
     """
 
     def __init__(
         self,
-        model: str | os.PathLike[str] = MODEL,
+        model: str | os.PathLike[str] | Streaming = MODEL,
         rate: int = 16_000,
         channels: int = 1,
         mix: float = 1.0,
         attn_limit_db: float | None = None,
         threads: int = 1,
+        block: int | None = None,
     ) -> None:
-        self.rate, self.channels = rate, channels
+        if block is not None and block < 1:
+            raise ValueError(f"a block has at least one sample, got {block}")
+        self.rate, self.channels, self.block = rate, channels, block
         self._wet = cleaned_share(mix, attn_limit_db)
-        self.session: Session = open_for("denoiser", model, batch=channels, threads=threads)
+        self.session: Streaming = open_for("denoiser", model, batch=channels, threads=threads)
         self._intake = Intake(rate, channels, self.session.settings.rate)
         self._back = Resampler(self.session.settings.rate, rate, channels)
-        self._dry: Block = np.zeros((channels, 0), np.float32)  # the input that has no output yet
+        self.delay = 0 if block is None else _shortage(self.session.settings, rate, block)
+        self._single = False
+        self._start()
+
+    def _start(self) -> None:
+        self._dry: Block = np.zeros((self.channels, 0), np.float32)  # the input that has no output yet
         self._ready: Block = self._dry
+        self._late: Block = np.zeros((self.channels, self.delay), np.float32)  # output that is due in later blocks
 
     @property
     def repaired(self) -> int:
-        """Samples that were no numbers and became zeros."""
+        """Samples that were not finite and became zeros."""
         return self._intake.repaired
 
     @property
@@ -66,23 +83,38 @@ class Denoiser:
 
     @property
     def latency(self) -> float:
-        """Seconds from a sample to its output, at most, without resampling: the network's hop or chunk."""
+        """Seconds from a sample to its output, at most: those of the network, or with ``block`` those of the output."""
+        if self.block is not None:
+            return (self.delay + self.block) / self.rate
         return self.session.settings.latency / self.session.settings.rate
 
-    def process(self, x: Block) -> Block:
-        """What is ready, at the input's rate; together with ``flush`` as many samples as were given."""
-        x = self._intake.finite(x)
-        self._dry = np.concatenate([self._dry, x], axis=1)
-        return self._give(self._back.process(self.session.process(self._intake.process(x))))
+    def process(self, x: ArrayLike) -> Block:
+        """Clean samples at the input's rate, shaped like ``x``: those that are ready, or with ``block`` as many."""
+        rows = self._rows(x)
+        self._dry = np.concatenate([self._dry, rows], axis=1)
+        clean = self._give(self._back.process(self.session.process(self._intake.process(rows))))
+        if self.block is not None:
+            late = np.concatenate([self._late, clean], axis=1)
+            clean, self._late = late[:, : self.block], late[:, self.block :]
+        return clean[0] if self._single else clean
 
     def flush(self) -> Block:
-        """The rest; then as new."""
+        """The samples that are left, shaped like the last ones; then a new stream may begin."""
         clean = [self.session.process(self._intake.flush()), self.session.flush().reshape(self.channels, -1)]
         tail = np.concatenate([self._back.process(np.concatenate(clean, axis=1)), self._back.flush()], axis=1)
         missing = self._dry.shape[1] - self._ready.shape[1] - tail.shape[1]
-        done = self._give(np.pad(tail, ((0, 0), (0, max(0, missing)))))
-        self._ready = self._ready[:, :0]  # resampling there and back may end a few samples late
-        return done
+        last = self._give(np.pad(tail, ((0, 0), (0, max(0, missing)))))
+        last = np.concatenate([self._late, last], axis=1) if self.block is not None else last
+        self._start()  # resampling there and back may end a few samples late
+        return last[0] if self._single else last
+
+    def _rows(self, x: ArrayLike) -> Block:
+        samples = np.asarray(x, np.float32)
+        self._single = samples.ndim == 1 and self.channels == 1
+        rows = self._intake.finite(samples[None] if self._single else samples)
+        if self.block is not None and rows.shape[1] != self.block:
+            raise ValueError(f"every block has {self.block} samples, got {rows.shape[1]}")
+        return rows
 
     def _give(self, clean: Block) -> Block:
         ready = np.concatenate([self._ready, clean], axis=1)
@@ -90,6 +122,21 @@ class Denoiser:
         dry, self._dry = self._dry[:, :count], self._dry[:, count:]
         wet, self._ready = ready[:, :count], ready[:, count:]
         return wet if self._wet == 1.0 else self._wet * wet + np.float32(1 - self._wet) * dry
+
+
+def _shortage(settings: Settings, rate: int, block: int) -> int:
+    """How many samples the output lags behind at most, from the resamplers and the network's chunk alone."""
+    into, back = Resampler(rate, settings.rate, 1), Resampler(settings.rate, rate, 1)
+    silence = np.zeros((1, block), np.float32)
+    taken = waiting = given = worst = 0
+    while taken < SETTLED * rate:
+        taken += block
+        waiting += into.process(silence).shape[1]
+        ready = waiting // settings.chunk * settings.chunk
+        waiting -= ready
+        given += back.process(np.zeros((1, ready), np.float32)).shape[1]
+        worst = max(worst, taken - given)
+    return worst
 
 
 def cleaned_share(mix: float, attn_limit_db: float | None) -> np.float32:

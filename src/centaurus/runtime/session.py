@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime
@@ -29,6 +29,25 @@ REFUSALS = (
     errors.RuntimeException,
     UnicodeDecodeError,  # a message of the runtime about a name that is no text
 )
+
+
+class Arrays:
+    """Input, output and two sets of states of some rows, which take turns as the states before and after a step."""
+
+    def __init__(self, engine: onnxruntime.InferenceSession, s: Settings, rows: int) -> None:
+        self.audio = np.zeros((rows, 1, s.chunk), np.float32)
+        self.output = np.zeros((rows, s.features, s.frames(s.chunk)), np.float32)
+        self.states = [[np.zeros((rows, *state.shape), np.float32) for state in s.states] for _ in range(2)]
+        self.bindings = [self._binding(engine, [state.name for state in s.states], turn) for turn in range(2)]
+
+    def _binding(self, engine: onnxruntime.InferenceSession, names: list[str], turn: int) -> onnxruntime.IOBinding:
+        bound = engine.io_binding()
+        for name, x in [("audio", self.audio), *zip(names, self.states[turn], strict=True)]:
+            bound.bind_input(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        after = [name.replace("state.", "next.", 1) for name in names]
+        for name, x in [("output", self.output), *zip(after, self.states[1 - turn], strict=True)]:
+            bound.bind_output(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        return bound
 
 
 class Session:
@@ -56,26 +75,10 @@ class Session:
         self.samples = [0] * batch
         self._taken: set[int] = set()
         self._engine = _engine(str(path), threads)
-        self._make_arrays()
+        self._arrays = Arrays(self._engine, self.settings, batch)
+        self._audio, self._output, self._states = self._arrays.audio, self._arrays.output, self._arrays.states
+        self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step
         self.reset()
-
-    def _make_arrays(self) -> None:
-        """Input, output and two sets of states, which take turns as the states before and after a step."""
-        s, batch = self.settings, self.batch
-        self._audio = np.zeros((batch, 1, s.chunk), np.float32)
-        self._output = np.zeros((batch, s.features, s.frames(s.chunk)), np.float32)
-        self._states = [[np.zeros((batch, *state.shape), np.float32) for state in s.states] for _ in range(2)]
-        self._bindings = [self._binding(turn) for turn in range(2)]
-
-    def _binding(self, turn: int) -> onnxruntime.IOBinding:
-        bound = self._engine.io_binding()
-        names = [state.name for state in self.settings.states]
-        for name, x in [("audio", self._audio), *zip(names, self._states[turn], strict=True)]:
-            bound.bind_input(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
-        after = [name.replace("state.", "next.", 1) for name in names]
-        for name, x in [("output", self._output), *zip(after, self._states[1 - turn], strict=True)]:
-            bound.bind_output(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
-        return bound
 
     def process(self, x: ArrayLike) -> Samples:
         """The frames completed by a piece (t,) or (batch, t); what does not fill a chunk waits for the next.
@@ -92,7 +95,7 @@ class Session:
             self._audio[:, 0, self._waiting :] = piece[:, taken : taken + fresh]
             taken += fresh
             self._waiting = 0
-            self._run()
+            self._run(self._arrays.bindings[self._turn])
             self._turn = 1 - self._turn
             found[..., step * frames : (step + 1) * frames] = self._output
         rest = piece.shape[1] - taken
@@ -100,6 +103,36 @@ class Session:
         self._waiting += rest
         self.samples = [n + piece.shape[1] for n in self.samples]
         return self._shaped(found, self._lone)
+
+    def step(self, rows: Sequence[int], x: Samples) -> Samples:
+        """Advance some rows by one chunk, x (rows, chunk), and leave the others as they are; their frames.
+
+        They come as (rows, features, frames). For streams that do not keep pace with one another: after the first
+        step, ``process`` is for sessions that are never stepped.
+        """
+        count = len(rows)
+        if x.shape != (count, self.settings.chunk) or not 1 <= count <= self.batch or self._waiting:
+            raise SessionError(
+                f"a step takes up to {self.batch} rows of {self.settings.chunk} samples with none waiting, "
+                f"got shape {x.shape} for {count} rows and {self._waiting} samples waiting"
+            )
+        some = self._some(count)
+        index = np.asarray(self._checked(rows))
+        some.audio[:, 0] = x
+        for mine, all_rows in zip(some.states[0], self._states[self._turn], strict=True):
+            np.take(all_rows, index, axis=0, out=mine)
+        self._run(some.bindings[0])
+        for mine, all_rows in zip(some.states[1], self._states[self._turn], strict=True):
+            all_rows[index] = mine
+        for row in rows:
+            self.samples[row] += self.settings.chunk
+        return some.output.copy()
+
+    def _some(self, count: int) -> Arrays:
+        """Arrays for a step of that many rows, made once."""
+        if count not in self._fewer:
+            self._fewer[count] = Arrays(self._engine, self.settings, count)
+        return self._fewer[count]
 
     def flush(self) -> Samples:
         """The frames of the samples still waiting, as if silence followed, shaped like the last; then a fresh start."""
@@ -156,9 +189,9 @@ class Session:
             state[...] = numbers[at : at + state.size].reshape(state.shape)
             at += state.size
 
-    def _run(self) -> None:
+    def _run(self, binding: onnxruntime.IOBinding) -> None:
         try:
-            self._engine.run_with_iobinding(self._bindings[self._turn])
+            self._engine.run_with_iobinding(binding)
         except (RuntimeError, *REFUSALS) as error:
             raise SessionError(f"{self.settings.name!r:.60} failed in a step: {_reason(error)}") from error
 
@@ -167,7 +200,7 @@ class Session:
         frames = self.settings.frames(self._waiting)
         if frames:
             self._audio[:, 0, self._waiting :] = 0
-            self._run()
+            self._run(self._arrays.bindings[self._turn])
         return self._output[..., :frames].copy()
 
     def _piece(self, x: ArrayLike) -> Samples:
@@ -276,12 +309,25 @@ def _wholes(values: Any, count: int | None, below: int | None) -> bool:
 DOES = {"denoiser": "denoises", "classifier": "spots keywords", "recognizer": "transcribes"}
 
 
-def open_for(task: str, model: str | os.PathLike[str], batch: int, threads: int) -> Session:
-    """The session, or an error if the model does something else."""
-    session = Session(model, batch=batch, threads=threads)
-    found = session.settings.task
-    if found != task:
+class Streaming(Protocol):
+    """What a task needs of a session, so that a row of a server's session can stand in for one."""
+
+    settings: Settings
+
+    def process(self, x: Samples) -> Samples: ...
+
+    def flush(self) -> Samples: ...
+
+
+def open_for(task: str, model: str | os.PathLike[str] | Streaming, batch: int, threads: int) -> Streaming:
+    """A session for a task, or one that is already open; an error if the model does something else."""
+    session: Streaming = (
+        Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
+    )
+    given = session.settings.task
+    if given != task:
         raise SessionError(
-            f"{os.fspath(model)} is a {found}, which {DOES.get(found, 'does something else')}; a {task} is needed here"
+            f"{session.settings.name!r:.60} is a {given}, which {DOES.get(given, 'does something else')}; "
+            f"a {task} is needed here"
         )
     return session

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.decode import Keyword, Smoothing, Spotting
 from centaurus.runtime.io import Intake, as_rows
-from centaurus.runtime.session import Session, SessionError, open_for
+from centaurus.runtime.session import SessionError, Streaming, open_for
 
 MODEL = "kws-30"
 
@@ -19,16 +19,16 @@ class Spotter:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] = MODEL,
+        model: str | os.PathLike[str] | Streaming = MODEL,
         rate: int = 16_000,
         channels: int = 1,
         smoothing: Smoothing | None = None,
         threads: int = 1,
     ) -> None:
-        self.session: Session = open_for("classifier", model, batch=1, threads=threads)
+        self.session: Streaming = open_for("classifier", model, batch=1, threads=threads)
         settings = self.session.settings
         if not settings.classes:
-            raise SessionError(f"{os.fspath(model)} names no classes: export it with their names")
+            raise SessionError(f"{settings.name!r:.60} names no classes: export it with their names")
         self._intake = Intake(rate, channels, settings.rate, mono=True)
         self._spotting = Spotting(settings.classes, 1 / float(settings.rate * settings.ratio), smoothing)
 

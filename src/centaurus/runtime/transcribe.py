@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.decode import Greedy, Vocabulary, Word, Words
 from centaurus.runtime.io import Intake, as_rows
-from centaurus.runtime.session import Session, SessionError, open_for
+from centaurus.runtime.session import SessionError, Streaming, open_for
 
 MODEL = "commands"
 
@@ -18,12 +18,12 @@ class Transcriber:
     """Blocks (channels, n) in, words out when they end. Channels are averaged."""
 
     def __init__(
-        self, model: str | os.PathLike[str] = MODEL, rate: int = 16_000, channels: int = 1, threads: int = 1
+        self, model: str | os.PathLike[str] | Streaming = MODEL, rate: int = 16_000, channels: int = 1, threads: int = 1
     ) -> None:
-        self.session: Session = open_for("recognizer", model, batch=1, threads=threads)
+        self.session: Streaming = open_for("recognizer", model, batch=1, threads=threads)
         settings = self.session.settings
         if not settings.tokens:
-            raise SessionError(f"{os.fspath(model)} names no tokens: export it with its tokenizer")
+            raise SessionError(f"{settings.name!r:.60} names no tokens: export it with its tokenizer")
         vocabulary = Vocabulary.of(settings.tokens)
         self._intake = Intake(rate, channels, settings.rate, mono=True)
         self._collapse = Greedy(vocabulary)
