@@ -43,7 +43,7 @@ bench: setup
 
 # The ONNX files that ship, from the safetensors beside them.
 models: setup
-	$(BIN)/python recipes/models.py
+	$(BIN)/python scripts/models.py
 
 # A day of audio through the keyword spotter and two hours through the denoiser: more than an hour of work.
 soak: setup

@@ -18,8 +18,8 @@ from typing import Any
 
 import centaurus as ct
 from centaurus.recipes import kws, launch
-from centaurus.training.config import override
-from centaurus.training.run import Run
+from centaurus.train.config import override
+from centaurus.train.run import Run
 
 FAMILIES = ("hybrid", "pointwise", "full", "bottleneck", "separable", "s6", "hybrid-complex")
 WIDTHS = (2, 4)

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 
 from centaurus.recipes import RECIPES
-from centaurus.training.config import Training, override
-from centaurus.training.loader import Order, batches
-from centaurus.training.memory import keep_memory
-from centaurus.training.objective import Batch, Objective
-from centaurus.training.optimizer import adamw
+from centaurus.train.config import Training, override
+from centaurus.train.loader import Order, batches
+from centaurus.train.memory import keep_memory
+from centaurus.train.objectives import Batch, Objective
+from centaurus.train.optim import adamw
 
 AHEAD = 5  # batches that may have been loaded while something else was measured
 

@@ -39,4 +39,4 @@ def test_every_source_file_is_in_the_architecture() -> None:
     tree = (ROOT / "docs" / "architecture.md").read_text()
     names = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
     missing = sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", tree))
-    assert not missing, f"docs/architecture.md does not say what these are for: {missing}"
+    assert not missing, f"docs/architecture.md lacks {missing}: run python scripts/docs.py"

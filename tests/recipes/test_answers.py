@@ -17,9 +17,9 @@ from centaurus.data import synthetic
 from centaurus.models import save
 from centaurus.recipes import kws, launch
 from centaurus.recipes.kws import configure, network
-from centaurus.training.answers import answers_of
-from centaurus.training.objective import SOFTNESS, Classify
-from centaurus.training.run import Run
+from centaurus.train.objectives import SOFTNESS, Classify
+from centaurus.train.run import Run
+from centaurus.train.teachers import answers_of
 
 CLASSES = ["down", "no", "yes"]
 SMALL = replace(configure(small=True), dropout=0.0, workers=0)
@@ -116,7 +116,7 @@ def test_a_run_learns_from_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_teacher_of_the_recipe_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "recipes"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
     teacher = importlib.import_module("teacher")
     data = synthetic.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
     path = teacher.teach(replace(SMALL, epochs=0, steps=3, batch=8, lr=0.005), data, tmp_path / "run" / "teacher.onnx")

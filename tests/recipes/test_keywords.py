@@ -9,7 +9,7 @@ import torch
 from centaurus.nn import Block
 from centaurus.recipes.kws import configure, network
 from centaurus.ssm import SSM
-from centaurus.training.objective import Classify
+from centaurus.train.objectives import Classify
 
 
 def test_tuned_blocks_hear_their_band_and_the_others_start_as_the_paper_says() -> None:

@@ -10,8 +10,8 @@ import pytest
 from centaurus.data import synthetic
 from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, Row
 from centaurus.recipes import asr, denoise, kws, launch
-from centaurus.training.config import Training
-from centaurus.training.run import Run
+from centaurus.train.config import Training
+from centaurus.train.run import Run
 
 WORDS = ("yes", "no", "up", "down", "stop")
 LISTENER = ClassifierTable((Row("full", 16, 4, 8), Row("full", 4, 16, 4), Row("pointwise", 2, 48, 48)), dropout=0.0)

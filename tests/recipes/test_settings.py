@@ -12,8 +12,8 @@ from centaurus.audio import AudioError
 from centaurus.data import synthetic
 from centaurus.models import count, load
 from centaurus.recipes import RECIPES, asr, denoise, kws, launch
-from centaurus.training.config import from_data, override, to_data
-from centaurus.training.tokens import CHARACTERS
+from centaurus.train.config import from_data, override, to_data
+from centaurus.train.tokens import CHARACTERS
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from centaurus.models import (
 )
 from centaurus.recipes import kws
 from centaurus.recipes.launch import go_on_from
-from centaurus.training.config import override
-from centaurus.training.run import Run
-from recipes.stages import save_kept, save_mean, shorter, train
+from centaurus.train.config import override
+from centaurus.train.run import Run
+from scripts.stages import save_kept, save_mean, shorter, train
 
 
 def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from centaurus.cli import output
 
 if TYPE_CHECKING:
-    from centaurus.training.engine import Engine, Report
+    from centaurus.evaluation.model import Engine, Report
 
 PIECE = 1 << 14  # lengths are rounded up to this many samples: few plans, and what comes later changes nothing before
 
@@ -25,8 +25,8 @@ def evaluate(
     json: output.Json = False,
 ) -> None:
     """Measure a model: accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates."""
-    from centaurus.training.evaluate import evaluate as measure
-    from centaurus.training.report import write
+    from centaurus.evaluation.metrics import evaluate as measure
+    from centaurus.evaluation.report import write
 
     report = measure(engine(model), data, split, limit, noise)
     written = write(report, out) if out is not None else []
@@ -48,8 +48,8 @@ def engine(model: str) -> Engine:
 def _session(model: str) -> Engine:
     import numpy as np
 
+    from centaurus.evaluation.model import Engine
     from centaurus.runtime import Session
-    from centaurus.training.engine import Engine
 
     session = Session(model)
     known = session.settings
@@ -64,8 +64,8 @@ def _session(model: str) -> Engine:
 def _network(model: str) -> Engine:
     import torch
 
+    from centaurus.evaluation.model import Engine
     from centaurus.models import load
-    from centaurus.training.engine import Engine
 
     net = load(model)
     known = net.settings

@@ -12,7 +12,7 @@ import typer
 from centaurus.cli import output
 
 if TYPE_CHECKING:
-    from centaurus.training.config import Training
+    from centaurus.train.config import Training
 
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
 
@@ -29,8 +29,8 @@ def train(
 ) -> None:
     """Train a recipe on a folder of recordings. Under torchrun: torchrun --nproc-per-node 8 -m centaurus.cli train …"""
     from centaurus.recipes import launch
-    from centaurus.training.config import override, to_data
-    from centaurus.training.run import Run, TrainingError
+    from centaurus.train.config import override, to_data
+    from centaurus.train.run import Run, TrainingError
 
     if resume is not None:
         if recipe is not None or settings or small or out is not None:

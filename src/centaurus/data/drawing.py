@@ -59,3 +59,8 @@ def draw(groups: Sequence[Group], seed: int, epoch: int) -> NDArray[np.int64]:
 @lru_cache(maxsize=8)
 def _shuffled(count: int, seed: int, group: int, cycle: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, 0, group, cycle]).permutation(count)
+
+
+def evenly_spaced(count: int, limit: int) -> list[int]:
+    """Return all indices below ``count``, or ``limit`` of them at equal distances if 0 < limit < count."""
+    return [k * count // limit for k in range(limit)] if 0 < limit < count else list(range(count))

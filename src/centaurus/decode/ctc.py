@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.decode.posterior import check_frames, softmax
-from centaurus.decode.vocabulary import Vocabulary
+from centaurus.decode.vocabulary import Vocabulary, normalise
 
 REACH = 32  # frames back from a token that its beginning may be
 
@@ -162,3 +162,8 @@ def greedy(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float)
 def join(words: Iterable[Word]) -> str:
     """The text of words."""
     return " ".join(word.text for word in words)
+
+
+def transcript(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float) -> str:
+    """Return the normalised text of token logits (tokens, frames); an apostrophe joins its neighbours."""
+    return normalise(join(greedy(logits, vocabulary, seconds))).replace(" ' ", "'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -70,3 +71,9 @@ def _guess(tokens: Sequence[str], blank: int) -> Style:
 
 def _special(token: str) -> bool:
     return len(token) > 2 and (token[0], token[-1]) in (("<", ">"), ("[", "]"))
+
+
+def normalise(text: str) -> str:
+    """Return the text as transcripts are compared: lower case, only letters, digits, apostrophes and single spaces."""
+    plain = unicodedata.normalize("NFKC", text).lower().replace("’", "'")
+    return " ".join("".join(c if c.isalnum() or c == "'" else " " for c in plain).split())

@@ -13,13 +13,13 @@ from centaurus.data import Corpus, Utterances, without_leaks
 from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
-from centaurus.training.config import nearest
-from centaurus.training.fit import Data
-from centaurus.training.loader import Corpus as Examples
-from centaurus.training.loader import Item
-from centaurus.training.recognise import Recognise, text_bytes
-from centaurus.training.teacher import Precomputed, Wav2Vec2
-from centaurus.training.tokens import Tokens, characters, read_tokens
+from centaurus.train.config import nearest
+from centaurus.train.loader import Corpus as Examples
+from centaurus.train.loader import Item
+from centaurus.train.loop import Data
+from centaurus.train.objectives import Recognise, text_bytes
+from centaurus.train.teachers import Precomputed, Wav2Vec2
+from centaurus.train.tokens import Tokens, characters, read_tokens
 
 SMALL = RecognizerTable(
     backbone=(Row("full", 160, 128, 16), Row("pointwise", 2, 160, 192), Row("pointwise", 1, 160, 192, times=2)),

@@ -11,9 +11,9 @@ from centaurus.models.tables import RECOGNIZERS
 from centaurus.recipes.asr import SPELT, Encode, RecognitionSettings, network
 from centaurus.recipes.kws import held_out, noise_of, tune_blocks
 from centaurus.recipes.recipe import Prepared, Recipe, hours
-from centaurus.training.fit import Data
-from centaurus.training.recognise import Recognise
-from centaurus.training.tokens import read_tokens
+from centaurus.train.loop import Data
+from centaurus.train.objectives import Recognise
+from centaurus.train.tokens import read_tokens
 
 # The spotter's blocks, as for letters, but a frame of the head is 32 ms: words follow each other more slowly.
 HEARD = replace(SPELT, head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)))

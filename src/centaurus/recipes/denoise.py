@@ -11,9 +11,9 @@ from centaurus.data.mixtures import READINGS
 from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
 from centaurus.models.tables import DC_BLOCK, DENOISERS
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
-from centaurus.training.config import nearest
-from centaurus.training.fit import Data
-from centaurus.training.objective import Clean
+from centaurus.train.config import nearest
+from centaurus.train.loop import Data
+from centaurus.train.objectives import Clean
 
 # The hourglass at half its width: as deep, with the same 16 ms, at twice the speed.
 SMALL = DenoiserTable(

@@ -17,10 +17,10 @@ from centaurus.nn import Block
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
 from centaurus.ssm import SSM
 from centaurus.ssm.tune import tune
-from centaurus.training.answers import answers_of
-from centaurus.training.config import nearest
-from centaurus.training.fit import Data
-from centaurus.training.objective import Classify
+from centaurus.train.config import nearest
+from centaurus.train.loop import Data
+from centaurus.train.objectives import Classify
+from centaurus.train.teachers import answers_of
 
 SMALL = ClassifierTable(
     (Row("full", 16, 4, 8), Row("full", 4, 24, 4), Row("pointwise", 2, 64, 64), Row("pointwise", 2, 96, 96))

@@ -14,12 +14,11 @@ from centaurus.data import recognise
 from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, load
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
-from centaurus.training.card import card
-from centaurus.training.config import Training, from_data, nearest, to_data
-from centaurus.training.diary import Watcher
-from centaurus.training.fit import fit
-from centaurus.training.memory import keep_memory
-from centaurus.training.run import Run, Standing
+from centaurus.train.config import Training, from_data, nearest, to_data
+from centaurus.train.log import Watcher, card
+from centaurus.train.loop import fit
+from centaurus.train.memory import keep_memory
+from centaurus.train.run import Run, Standing
 
 
 def configure(name: str, small: bool) -> Training:

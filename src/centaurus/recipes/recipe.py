@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from centaurus.data import Corpus, measured, open_corpus, prepared
 from centaurus.data.clips import OnFault
-from centaurus.training.config import Training
-from centaurus.training.fit import Data
-from centaurus.training.objective import Objective
+from centaurus.train.config import Training
+from centaurus.train.loop import Data
+from centaurus.train.objectives import Objective
 
 
 @dataclass(frozen=True)

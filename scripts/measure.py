@@ -1,0 +1,233 @@
+"""Measure the models that ship on recordings that no training has seen, for their cards.
+
+    python scripts/measure.py DATA OUT [denoise-16k] [kws-30] [commands]
+
+DATA is the folder of packs, OUT gets a JSON file a model and pictures of recordings before and after. What is measured
+is the ONNX file, streamed as a user would: hop after hop, nothing warmed up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus import audio
+from centaurus.audio.level import mix
+from centaurus.audio.spectrogram import save_png
+from centaurus.cli.evaluate import engine
+from centaurus.data import Clip, Corpus, open_corpus
+from centaurus.data.keywords import without_words
+from centaurus.decode.keywords import Smoothing, Spotting
+from centaurus.evaluation.connected import connected
+from centaurus.runtime import Session
+from centaurus.runtime.transcribe import Transcriber
+
+Samples = NDArray[np.float32]
+TEN = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]
+KEPT = 0.9  # of the keywords, where false alarms are counted
+
+
+def interval(values: Sequence[float], draws: int = 2000) -> list[float]:
+    """The mean of values and its 95 % interval by resampling them."""
+    x = np.asarray(values, float)
+    means = np.random.default_rng(0).choice(x, (draws, len(x))).mean(1)
+    return [round(float(v), 3) for v in (x.mean(), *np.quantile(means, (0.025, 0.975)))]
+
+
+def scores(cleaned: Samples, clean: Samples) -> dict[str, float]:
+    """The figures of one recording against its clean form."""
+    return {
+        "pesq": audio.pesq(cleaned, clean),
+        "stoi": audio.stoi(cleaned, clean),
+        "si_sdr": audio.si_sdr(cleaned, clean),
+    }
+
+
+def table(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Every figure's mean and interval."""
+    return {name: interval([row[name] for row in rows]) for name in rows[0]}
+
+
+def pairs_of(corpus: Corpus) -> list[tuple[Clip, Clip]]:
+    """(noisy, clean) clips of the same name."""
+    clean = {clip.id.split("/")[-1]: clip for clip in corpus if clip.labels["kind"] == "clean"}
+    noisy = [clip for clip in corpus if clip.labels["kind"] == "noisy"]
+    return [(clip, clean[clip.id.split("/")[-1]]) for clip in noisy if clip.id.split("/")[-1] in clean]
+
+
+def denoiser(data: Path, out: Path, name: str) -> dict[str, Any]:
+    """Real pairs, mixtures at fixed SNR of voices and noises held out, clean input, silence, levels, DNSMOS."""
+    session = Session(name)
+
+    def clean_up(x: Samples) -> Samples:
+        session.reset()
+        return np.concatenate([session.process(x), session.flush()])
+
+    found: dict[str, Any] = {}
+    real = open_corpus(data / "vbdemand_public20")
+    loaded = [(real.load(a), real.load(b)) for a, b in pairs_of(real)]
+    found["voicebank"] = {
+        "n": len(loaded),
+        "noisy": table([scores(x, s) for x, s in loaded]),
+        "denoised": table([scores(clean_up(x), s) for x, s in loaded]),
+        "clean input": table([scores(clean_up(s), s) for _, s in loaded]),
+    }
+    for k, (x, s) in enumerate(loaded[:2]):
+        save_png(out / f"{name}-{k + 1}.png", {"noisy": x, "denoised": clean_up(x), "clean": s}, 16_000)
+    found["by SNR"] = mixtures(data, clean_up)
+    s = loaded[0][1]
+    found["levels"] = {f"{db} dB": round(_level_change(clean_up, s, db), 3) for db in (-40, -20, 0, 6)}
+    silence = clean_up(np.zeros(160_000, np.float32))
+    found["silence peak"] = float(np.abs(silence).max())
+    folder = data / "dns_samples"
+    if folder.is_dir():
+        challenge = open_corpus(folder)
+        noisy = [challenge.load(clip) for clip in challenge if clip.labels["kind"] == "noisy"]
+        found["dns challenge"] = {
+            "n": len(noisy),
+            "noisy": table([audio.dnsmos(x) for x in noisy]),
+            "denoised": table([audio.dnsmos(clean_up(x)) for x in noisy]),
+        }
+    return found
+
+
+def mixtures(data: Path, clean_up: Callable[[Samples], Samples], count: int = 16) -> dict[str, Any]:
+    """Held-out voices in held-out noise at fixed SNR, the same every time."""
+    speech = open_corpus(data, ("val",), ("speech",))
+    noise = open_corpus(data, ("val",), ("noise",))
+    rng = np.random.default_rng(0)
+    voices = [speech.load(speech[int(k)])[:80_000] for k in rng.integers(0, len(speech), count)]
+    sounds = [np.resize(noise.load(noise[int(k)]), 80_000) for k in rng.integers(0, len(noise), count)]
+    found = {}
+    for snr in (-5, 0, 5, 10, 15):
+        both = [mix(s, v[: len(s)], snr, -25.0) for s, v in zip(voices, sounds, strict=True)]
+        found[str(snr)] = {
+            "n": count,
+            "noisy": table([scores(x, s) for x, s in both]),
+            "denoised": table([scores(clean_up(x), s) for x, s in both]),
+        }
+    return found
+
+
+def _level_change(clean_up: Callable[[Samples], Samples], speech: Samples, db: float) -> float:
+    """How many dB louder clean speech comes out, when it goes in so much louder than it is."""
+    x = (speech * 10 ** (db / 20)).astype(np.float32)
+    return float(audio.dbfs(clean_up(x)) - audio.dbfs(x))
+
+
+def keywords(data: Path, name: str) -> dict[str, Any]:
+    """Accuracy on clips of held-out speakers, and false alarms in hours of other sound."""
+    session = Session(name, batch=20)
+    classes = list(session.settings.classes)
+    words = open_corpus(data / "kws", ("val",), ("word",))
+    logits = np.concatenate([_last(session, words, k) for k in range(0, len(words), 20)])
+    labels = np.array([classes.index(clip.labels["word"]) for clip in words])
+    right = logits.argmax(1) == labels
+    ten = [classes.index(word) for word in TEN]
+    of_ten = np.isin(labels, ten)
+    right_ten = np.array(ten)[logits[of_ten][:, ten].argmax(1)] == labels[of_ten]
+    return {
+        "n": len(words),
+        "accuracy": interval(right),
+        "accuracy of ten": [*interval(right_ten), int(of_ten.sum())],
+        "by word": {classes[k]: round(float(right[labels == k].mean()), 3) for k in sorted(set(labels.tolist()))},
+        "taken for background": round(float((logits.argmax(1) == classes.index("background")).mean()), 4),
+        "live": alarms(data, name, words),
+    }
+
+
+def _last(session: Session, words: Corpus, first: int) -> NDArray[np.float32]:
+    clips = [words.load(words[k])[:16_000] for k in range(first, min(first + 20, len(words)))]
+    x = np.zeros((20, 16_000), np.float32)
+    for row, clip in zip(x, clips, strict=False):
+        row[: len(clip)] = clip
+    session.reset()
+    y = np.concatenate([session.process(x), session.flush()], -1)
+    return y[: len(clips), :, -1]
+
+
+def alarms(data: Path, name: str, words: Corpus) -> dict[str, Any]:
+    """Threshold that keeps nine of ten keywords in a stream, and how often it is passed where no keyword is."""
+    session = Session(name)
+    classes = list(session.settings.classes)
+    quiet = np.zeros(8000, np.float32)
+    rng = np.random.default_rng(0)
+    heard = [words[int(k)] for k in rng.choice(len(words), 300, replace=False)]
+    sure = []
+    for clip in heard:
+        session.reset()
+        logits = np.concatenate(
+            [session.process(np.concatenate([quiet, words.load(clip), quiet])), session.flush()], -1
+        )
+        sure.append(_smoothed(logits)[classes.index(clip.labels["word"])].max())
+    threshold = float(np.quantile(sure, 1 - KEPT))
+    speech = without_words(open_corpus(data / "librispeech", ("val",), ("speech",)), classes)
+    noise = open_corpus(data / "noise", ("val",), ("noise",))
+    found: dict[str, Any] = {"threshold": round(threshold, 3), "keywords": len(heard)}
+    for kind, corpus in (("speech", speech), ("noise", noise)):
+        spotting = Spotting(classes, session.settings.hop / session.settings.rate, Smoothing(threshold=threshold))
+        session.reset()
+        count = 0
+        for clip in corpus:
+            count += len(spotting.push(session.process(corpus.load(clip))))
+        count += len(spotting.push(session.flush())) + len(spotting.flush())
+        hours = corpus.seconds / 3600
+        found[kind] = {"alarms": count, "hours": round(hours, 3), "per hour": round(count / hours, 1)}
+    return found
+
+
+def _smoothed(logits: NDArray[np.float32], frames: int = 6) -> NDArray[np.float64]:
+    p = np.exp(logits - logits.max(0))
+    p = p / p.sum(0)
+    return np.stack([np.convolve(row, np.ones(frames) / frames, "valid") for row in p])
+
+
+def connected_words(data: Path, name: str) -> dict[str, Any]:
+    """Phrases of held-out speakers, clean and in held-out noise; and what is heard where no word is."""
+    model = engine(name if name.endswith(".onnx") else f"{files('centaurus') / 'pretrained' / name}.onnx")
+    words, noise = open_corpus(data / "kws", ("val",), ("word",)), open_corpus(data / "noise", ("val",), ("noise",))
+    report = connected(model, words, noise)
+    rng = np.random.default_rng(0)
+    for group in report.groups:
+        mine = [row for row in report.rows if row["condition"] == group["condition"]]
+        counts = np.array([[len(row["reference"].split()) * row["wer"], len(row["reference"].split())] for row in mine])
+        drawn = counts[rng.integers(0, len(mine), (2000, len(mine)))].sum(1)
+        low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+        group |= {"words": int(counts[:, 1].sum()), "interval": [round(float(low), 4), round(float(high), 4)]}
+        group["by words"] = {
+            str(k): round(float(own[:, 0].sum() / own[:, 1].sum()), 4)
+            for k in range(1, 8)
+            if len(own := counts[counts[:, 1] == k])
+        }
+    speech = without_words(open_corpus(data / "librispeech", ("val",), ("speech",)), words.values("word"))
+    transcriber = Transcriber(name)
+    found: dict[str, Any] = {"conditions": report.groups, "examples": report.rows[:12]}
+    for kind, corpus in (("speech", speech), ("noise", noise)):
+        heard = sum(len(transcriber.process(corpus.load(clip)[None])) for clip in corpus) + len(transcriber.flush())
+        minutes = corpus.seconds / 60
+        found[kind] = {"words": heard, "minutes": round(minutes, 1), "per minute": round(heard / minutes, 2)}
+    return found
+
+
+def main(data: Path, out: Path, names: Sequence[str]) -> None:
+    """Measure each and write its JSON."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names or ("denoise-16k", "kws-30", "commands"):
+        stem = Path(name).stem
+        if "denoise" in stem:
+            found = denoiser(data, out, name)
+        else:
+            found = connected_words(data, name) if "commands" in stem else keywords(data, name)
+        (out / f"{stem}.json").write_text(json.dumps(found, indent=2) + "\n")
+        print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

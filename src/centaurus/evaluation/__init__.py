@@ -1,0 +1,1 @@
+"""Metrics of a trained model on recordings: nothing here needs torch."""

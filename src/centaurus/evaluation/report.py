@@ -1,0 +1,88 @@
+"""An evaluation as files: a table for each clip and each group, the figures as JSON, and pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centaurus.evaluation.model import Report
+from centaurus.system import write_file
+
+GROUPS = {"classifier": "classes.csv", "denoiser": "snr.csv", "recognizer": "conditions.csv"}
+CLIPS = {"classifier": "clips.csv", "denoiser": "clips.csv", "recognizer": "utterances.csv"}
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """All files of a report; the pictures only where matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "figures.json", json.dumps(report.json(), indent=2) + "\n")
+    written = [folder / "figures.json"]
+    for name, rows in ((CLIPS[report.task], report.rows), (GROUPS.get(report.task), report.groups)):
+        if name and rows:
+            write_file(folder / name, table(rows))
+            written.append(folder / name)
+    return written + pictures(report, folder)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV, with every name that occurs as a column."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def pictures(report: Report, folder: Path) -> list[Path]:
+    """Confusions of classes; before and after denoising by SNR; error rates over utterances."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        return []
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    draw = {"classifier": _confusions, "denoiser": _by_snr, "recognizer": _errors}[report.task]
+    draw(report, figure.subplots())
+    path = folder / "plot.png"
+    figure.savefig(path, dpi=110)
+    return [path]
+
+
+def _confusions(report: Report, axes: Any) -> None:
+    names = [group["class"] for group in report.groups]
+    place = {name: k for k, name in enumerate(names)}
+    counts = np.zeros((len(names), len(names)))
+    for row in report.rows:
+        counts[place[row["class"]], place[row["predicted"]]] += 1
+    axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set(xlabel="predicted", ylabel="spoken", title=f"accuracy {report.figures['accuracy']:.1%}")
+
+
+def _by_snr(report: Report, axes: Any) -> None:
+    groups = [group for group in report.groups if "si_sdr" in group]
+    bands = [group["snr"] for group in groups]
+    for name, label in (("si_sdr_before", "noisy"), ("si_sdr", "denoised")):
+        axes.plot(bands, [group[name] for group in groups], marker="o", label=label)
+    axes.set(xlabel="SNR of the noisy signal, dB", ylabel="SI-SDR, dB")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _errors(report: Report, axes: Any) -> None:
+    for name in ("wer", "cer"):
+        values = np.sort([row[name] for row in report.rows])
+        axes.plot(values, np.arange(1, len(values) + 1) / len(values), label=f"{name} {report.figures[name]:.1%}")
+    axes.set(xlabel="error rate", ylabel="share of utterances at or below")
+    axes.grid(alpha=0.3)
+    axes.legend()

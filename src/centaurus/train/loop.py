@@ -1,0 +1,198 @@
+"""The loop: batches in their order, losses, a step, and at times a validation and a checkpoint.
+
+It is the same for one process and for many under torchrun, for every task, and for a run that starts and one that
+goes on. Nothing in it is random but the network's own dropout, whose state the checkpoints keep.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import nn
+
+from centaurus.models.network import Network
+from centaurus.train.checkpoints import Checkpoints, judged, last_good
+from centaurus.train.config import Training
+from centaurus.train.loader import Corpus, Order, batches, validation
+from centaurus.train.log import Diary, Watcher
+from centaurus.train.objectives import Batch, Example, Objective
+from centaurus.train.optim import OPTIMIZERS, Average, Budget, cosine, set_rate
+from centaurus.train.run import Run, Standing, TrainingError
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+Figures = dict[str, float]
+
+
+class Data(NamedTuple):
+    """What to learn from, and what to measure on."""
+
+    train: Corpus
+    validate: Corpus
+
+
+def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: Watcher | None = None) -> Standing:
+    """Train until the budget is spent, from the newest checkpoint of the run if there is one."""
+    accelerator = _accelerator(config.precision)
+    if config.compile:
+        objective.compile()
+    average = Average(objective.net, config.ema)
+    average.net.to(accelerator.device)
+    model, optimizer = accelerator.prepare(objective, OPTIMIZERS[config.optimizer](objective, config.lr, config.decay))
+    torch.manual_seed(config.seed + accelerator.process_index)
+    checkpoints = Checkpoints(accelerator, run, average)
+    standing = checkpoints.restore()
+    budget = Budget(0 if config.minutes else config.total_steps(data.train.size()), config.minutes)
+    diary = Diary(run, watcher, standing) if accelerator.is_main_process else None
+    saved = standing.seconds
+
+    with _explained(run), _source(data.train, config, accelerator, standing.step) as source:
+        tick = time.perf_counter()
+        while budget.progress(standing.step, standing.seconds) < 1:
+            progress = budget.coming(standing.step, standing.seconds)
+            lr = config.lr * cosine(progress, config.warmup)
+            set_rate(optimizer, lr)
+            terms = _step(model, optimizer, source, progress, config, accelerator)
+            average.update(objective.net, standing.step + 1)
+
+            passed, tick = time.perf_counter() - tick, time.perf_counter()
+            terms, passed, audio = _agreed(accelerator, terms, passed)
+            standing = replace(standing, step=standing.step + 1, seconds=standing.seconds + passed)
+            _check_loss(terms["loss"], standing.step, config.lr, run)
+            done = budget.progress(standing.step, standing.seconds)
+            if diary is not None:
+                diary.heard(audio / objective.rate)
+                if standing.step % config.log_every == 0 or done >= 1:
+                    epoch = standing.step * config.batch / data.train.size()
+                    diary.trained(standing, {"epoch": epoch, "progress": done, "lr": lr}, terms)
+
+            if done >= 1 or int(done * config.validations) > standing.validations:
+                figures, examples = _validate(objective, average.net, data.validate, config, accelerator)
+                standing, best = judged(standing, figures[objective.monitor], objective.lower_is_better)
+                standing = replace(standing, validations=int(done * config.validations))
+                if diary is not None:
+                    diary.validated(standing, figures, best)
+                    diary.examples(examples, objective.rate, standing.step)
+                    if best:
+                        checkpoints.keep("best")
+            elif standing.seconds - saved < 60 * config.save_minutes:
+                continue
+            checkpoints.save(model, standing)
+            saved = standing.seconds
+        if diary is not None:
+            diary.close()
+    return standing
+
+
+def _accelerator(precision: str) -> Accelerator:
+    """Devices and processes as torchrun gives them; half precision where there is hardware for it, or on request."""
+    cuda = torch.cuda.is_available()
+    if precision == "auto":
+        precision = "fp32" if not cuda else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    if cuda:
+        torch.backends.cuda.matmul.allow_tf32 = True
+    AcceleratorState._reset_state()  # another run in this process may have had another precision
+    return Accelerator(mixed_precision="no" if precision == "fp32" else precision, cpu=not cuda)
+
+
+@contextmanager
+def _source(corpus: Corpus, config: Training, accelerator: Accelerator, step: int) -> Iterator[Iterator[Batch]]:
+    """This process's batches from a step on; its workers end with it."""
+    rank, ranks, part = accelerator.process_index, accelerator.num_processes, config.batch // config.accumulate
+    order = Order(corpus, config.seed, part, rank, ranks, step * config.accumulate)
+    pin = accelerator.device.type == "cuda"
+    source = iter(batches(corpus, config.seed, order, config.workers, pin))
+    try:
+        yield source
+    finally:
+        del source
+
+
+def _step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    source: Iterator[Batch],
+    progress: float,
+    config: Training,
+    accelerator: Accelerator,
+) -> Figures:
+    """One optimiser step over the parts of a batch: the mean of each loss, the gradient's norm, the samples heard."""
+    model.train()
+    sums: dict[str, float] = {}
+    for part in range(config.accumulate):
+        batch = _moved(next(source), accelerator.device)
+        last = part == config.accumulate - 1
+        with nullcontext() if last else accelerator.no_sync(model):
+            with accelerator.autocast():
+                terms = model(batch, progress)
+            accelerator.backward(terms["loss"] / config.accumulate)
+        for name, value in terms.items():
+            sums[name] = sums.get(name, 0.0) + float(value.detach()) / config.accumulate
+        sums["samples"] = sums.get("samples", 0.0) + batch["audio"].numel()
+    sums["norm"] = float(accelerator.clip_grad_norm_(model.parameters(), config.clip))
+    optimizer.step()
+    optimizer.zero_grad()
+    return sums
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
+
+
+def _agreed(accelerator: Accelerator, terms: Figures, passed: float) -> tuple[Figures, float, float]:
+    """Means over the processes of the losses and of the time a step took, the same in each; and all samples heard."""
+    both = torch.tensor([*terms.values(), passed], dtype=torch.float64, device=accelerator.device)
+    *means, passed = accelerator.reduce(both, "mean").tolist()
+    shared = dict(zip(terms, means, strict=True))
+    return shared, passed, shared.pop("samples") * accelerator.num_processes
+
+
+def _check_loss(loss: float, step: int, lr: float, run: Run) -> None:
+    if not math.isfinite(loss):
+        raise TrainingError(f"the loss is {loss} at step {step}: {last_good(run)}; a smaller lr than {lr:g} may help")
+
+
+@torch.no_grad()
+def _validate(
+    objective: Objective, net: Network, corpus: Corpus, config: Training, accelerator: Accelerator
+) -> tuple[Figures, list[Example]]:
+    """Figures over all processes, and examples of the first batch."""
+    rank, ranks = accelerator.process_index, accelerator.num_processes
+    rows = max(1, config.batch // config.accumulate // ranks)
+    totals: dict[str, torch.Tensor] = {}
+    examples: list[Example] = []
+    for loaded in validation(corpus, rows, config.validation_items, rank, ranks, config.workers):
+        batch = _moved(loaded, accelerator.device)
+        for name, sums in objective.measure(net, batch).items():
+            pair = torch.tensor(sums, dtype=torch.float64, device=accelerator.device)
+            totals[name] = totals.get(name, torch.zeros_like(pair)) + pair
+        if not examples:
+            examples = objective.examples(net, batch)
+    if ranks > 1:
+        totals = {name: accelerator.reduce(pair, "sum") for name, pair in totals.items()}
+    return {name: float(over / max(under, 1e-12)) for name, (over, under) in totals.items()}, examples
+
+
+@contextmanager
+def _explained(run: Run) -> Iterator[None]:
+    """A full disk or a data worker that died, in words that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise TrainingError(f"the disk is full ({error}): {last_good(run)}") from error
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise TrainingError(
+            f"a data worker died ({error}): {last_good(run)}; if memory ran out, use fewer workers or a smaller batch"
+        ) from error

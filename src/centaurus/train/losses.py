@@ -1,0 +1,219 @@
+"""The losses, each a function of tensors computed in single precision, and their weights over training."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from centaurus.train.config import nearest
+
+BETA = 0.5  # of SmoothL1
+SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
+BANDS = 40
+COMPRESSION = 0.3  # of magnitudes
+BEGINNING = 3.0  # how much more than other frames those weigh in which a word begins
+SILENT = 1e-9  # mean square of what is no speech: -90 dBFS
+FLOOR = 1e-8  # of powers, where a full-scale sine is about 1
+
+WaveLoss = Callable[[Tensor, Tensor, int], Tensor]
+
+
+def smooth_l1(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
+    """SmoothL1 on samples, β = 0.5: half the squared error over β below it, linear above."""
+    return functional.smooth_l1_loss(estimate, clean, beta=BETA)
+
+
+def erb(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
+    """Mean difference of compressed powers in bands of equal width on the ERB scale, over three window sizes."""
+    both = torch.cat([estimate, clean]).flatten(0, -2)
+    total = estimate.new_zeros(())
+    for size in SIZES:
+        ours, theirs = _bands(both, size, rate).chunk(2)
+        total = total + (ours - theirs).abs().mean()
+    return total / len(SIZES)
+
+
+def _bands(x: Tensor, size: int, rate: int) -> Tensor:
+    """Compressed band powers (rows, bands, frames) of (rows, time) signals."""
+    window = torch.hann_window(size, device=x.device, dtype=x.dtype)
+    spectrum = torch.stft(x, size, size // 4, window=window, center=True, pad_mode="constant", return_complex=True)
+    power = torch.view_as_real(spectrum).square().sum(-1) * (2 / float(window.sum())) ** 2
+    filters = erb_filters(size, rate).to(x)
+    return (filters @ power + FLOOR) ** (COMPRESSION / 2)
+
+
+@lru_cache
+def erb_filters(size: int, rate: int, bands: int = BANDS) -> Tensor:
+    """Triangles (bands, bins), evenly spaced on the ERB-rate scale from 50 Hz to half the rate; each sums to 1.
+
+    A triangle is never narrower than the spacing of the bins, so that none of the low ones is empty.
+    """
+    centres = torch.linspace(_erb_rate(50.0), _erb_rate(rate / 2), bands, dtype=torch.float64)
+    hertz = torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size
+    bins = 21.4 * torch.log10(1 + 0.00437 * hertz)
+    slope = 21.4 * 0.00437 / math.log(10) / (10 ** (centres / 21.4))  # ERBs a hertz at each centre
+    width = torch.maximum(centres[1] - centres[0], slope * rate / size)
+    weight = (1 - (bins - centres[:, None]).abs() / width[:, None]).clamp_min(0)
+    return (weight / weight.sum(1, keepdim=True)).float()
+
+
+def _erb_rate(hertz: float) -> float:
+    """Glasberg and Moore's number of equivalent rectangular bandwidths below a frequency."""
+    return 21.4 * math.log10(1 + 0.00437 * hertz)
+
+
+def negative_si_sdr(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
+    """Minus the scale-invariant signal-to-distortion ratio in units of 10 dB, so that it is of the others' size.
+
+    The mean over rows that have speech: without it no ratio has a meaning, and the other losses ask for silence.
+    """
+    estimate, clean = estimate - estimate.mean(-1, keepdim=True), clean - clean.mean(-1, keepdim=True)
+    energy = clean.square().sum(-1, keepdim=True) + FLOOR
+    target = clean * (estimate * clean).sum(-1, keepdim=True) / energy
+    wanted, rest = target.square().sum(-1), (estimate - target).square().sum(-1)
+    spoken = (energy[..., 0] > SILENT * clean.shape[-1]).to(wanted.dtype)
+    each = -torch.log10((wanted + FLOOR) / (rest + FLOOR))
+    return (each * spoken).sum() / spoken.sum().clamp_min(1)
+
+
+WAVE_LOSSES: dict[str, WaveLoss] = {"smooth_l1": smooth_l1, "erb": erb, "si_sdr": negative_si_sdr}
+
+
+def ctc(logits: Tensor, targets: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
+    """CTC of (batch, symbols, frames) logits with blank 0; a transcript longer than its frames adds nothing."""
+    log_probs = logits.log_softmax(1).permute(2, 0, 1)
+    return functional.ctc_loss(log_probs, targets, frames, lengths, blank=0, zero_infinity=True)
+
+
+def framed(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
+    """Cross-entropy of (batch, symbols, frames) logits with the symbol of every frame, padding left out."""
+    return functional.cross_entropy(logits, target.masked_fill(~_inside(target, frames), -100))
+
+
+def _inside(target: Tensor, frames: Tensor) -> Tensor:
+    """Which frames of (batch, frames) are no padding."""
+    return torch.arange(target.shape[1], device=target.device) < frames[:, None]
+
+
+def begun(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
+    """Binary cross-entropy of the last (batch, symbols, frames) logits with whether a word begins, without padding.
+
+    Beginnings are rare, so they weigh more: the logit is above 0 where one is a third as likely as not.
+    """
+    inside, weight = _inside(target, frames), logits.new_tensor(BEGINNING)
+    return functional.binary_cross_entropy_with_logits(logits[:, -1][inside], target[inside].float(), pos_weight=weight)
+
+
+def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
+    """Divergence of the student's distribution from the teacher's: mean over the frames that both have.
+
+    Both are (batch, symbols, frames) logits; row b counts up to its own ``frames[b]``.
+    """
+    if student.shape[1] != teacher.shape[1]:
+        raise ValueError(f"the teacher has {teacher.shape[1]} characters, the character head {student.shape[1]}")
+    shorter = min(student.shape[-1], teacher.shape[-1])
+    ours, theirs = student[..., :shorter].log_softmax(1), teacher[..., :shorter].log_softmax(1)
+    each = (theirs.exp() * (theirs - ours)).sum(1)  # b t
+    heard = torch.arange(shorter, device=each.device) < frames[:, None]
+    return (each * heard).sum() / heard.sum().clamp_min(1)
+
+
+RelativeLoss = Callable[[Tensor, Tensor], Tensor]
+
+RELATIVE_SIZES = (512, 1024)  # windows of 32 and 64 ms at 16 kHz, a half apart
+MAGNITUDE = 0.85  # the share of magnitudes; the rest is for magnitudes with their phases
+ENOUGH = 1e-3  # 30 dB below the input: less of a residual is not asked for
+RELATIVE_FLOOR = 1e-4  # of a bin's power in the shorter window, where the input's are about 200
+RELATIVE_SILENT = 1e-5  # of an input's RMS: digital silence stays finite
+
+
+def residual(estimate: Tensor, clean: Tensor) -> Tensor:
+    """What is left of the error, as a logarithm: -1 is a tenth of the input's power."""
+    error = (estimate - clean).square().flatten(1).mean(1)
+    return torch.log10(error + ENOUGH).mean()
+
+
+def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
+    """Squared differences of compressed magnitudes, and of compressed spectra with their phases."""
+    return torch.stack([_differences(estimate, clean, size).mean() for size in RELATIVE_SIZES]).mean()
+
+
+def heard(estimate: Tensor, clean: Tensor) -> Tensor:
+    """The same, but frequencies count as the ear spreads them: half of it is below 1.1 kHz at a rate of 16 kHz."""
+    each = [_differences(estimate, clean, size) for size in RELATIVE_SIZES]
+    return torch.stack([(x.mean((0, 2)) * erb_share(x.shape[1]).to(x)).sum() for x in each]).mean()
+
+
+@lru_cache
+def erb_share(bins: int, rate: int = 16_000) -> Tensor:
+    """The share of each bin on the ERB-rate scale (Glasberg and Moore) from 0 to half the rate."""
+    density = 1 / (1 + 0.00437 * torch.linspace(0, rate / 2, bins))
+    return density / density.sum()
+
+
+def _differences(estimate: Tensor, clean: Tensor, size: int) -> Tensor:
+    """Squared differences (rows, bins, frames), mostly of magnitudes."""
+    ours, theirs = (_compressed(x.flatten(0, -2), size) for x in (estimate, clean))
+    phases = (ours[1] - theirs[1]).square().sum(-1)
+    return MAGNITUDE * (ours[0] - theirs[0]).square() + (1 - MAGNITUDE) * phases
+
+
+def _compressed(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """|X|^c, and X scaled to that magnitude, with a trailing axis of 2."""
+    window = torch.hann_window(size, device=x.device, dtype=x.dtype)
+    spectrum = torch.view_as_real(torch.stft(x, size, size // 2, window=window, return_complex=True))
+    magnitude = (spectrum.square().sum(-1) + RELATIVE_FLOOR * size / RELATIVE_SIZES[0]).sqrt()
+    small = magnitude**COMPRESSION
+    return small, spectrum * (small / magnitude)[..., None]
+
+
+def to_unit(noisy: Tensor, *signals: Tensor) -> list[Tensor]:
+    """Signals (batch, 1, time) scaled by what brings their row of the input to a mean square of one."""
+    scale = noisy.square().mean((1, 2), keepdim=True).sqrt() + RELATIVE_SILENT
+    return [x / scale for x in signals]
+
+
+RELATIVE_LOSSES: dict[str, RelativeLoss] = {"residual": residual, "compressed": compressed, "heard": heard}
+
+
+NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+TERM = re.compile(rf"\s*(?P<name>\w+)\s*:\s*(?P<first>{NUMBER})(?:\.\.(?P<last>{NUMBER}))?\s*")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A loss by name, and its weight at the start and at the end of training, on a line between."""
+
+    name: str
+    first: float
+    last: float
+
+    def at(self, progress: float) -> float:
+        """The weight after this fraction of training."""
+        return self.first + (self.last - self.first) * progress
+
+
+def read_weights(text: str, known: Iterable[str]) -> tuple[Weight, ...]:
+    """``"smooth_l1:1, erb:0..1"``: every name once, known, with a weight or a weight that moves."""
+    names = list(known)
+    found: list[Weight] = []
+    for part in text.split(","):
+        match = TERM.fullmatch(part)
+        if match is None:
+            raise ValueError(f"losses are written as name:weight or name:from..to with commas between: got {part!r}")
+        name, first, last = match["name"], float(match["first"]), float(match["last"] or match["first"])
+        if name not in names:
+            raise ValueError(f"there is no loss {name!r} for this task{nearest(name, names)}")
+        if name in {weight.name for weight in found}:
+            raise ValueError(f"the loss {name!r} is given twice")
+        found.append(Weight(name, first, last))
+    if not any(weight.first or weight.last for weight in found):
+        raise ValueError(f"every weight in {text!r} is zero: nothing would be learnt")
+    return tuple(found)

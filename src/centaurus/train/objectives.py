@@ -1,0 +1,251 @@
+"""Training objectives: a network with its losses for training and its metrics for validation, one class per task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from centaurus.audio import char_errors, word_errors
+from centaurus.decode import Style, Vocabulary, normalise, transcript
+from centaurus.models.classifier import Classifier
+from centaurus.models.denoiser import Denoiser
+from centaurus.models.network import Network
+from centaurus.models.recognizer import Recognizer
+from centaurus.train import losses
+from centaurus.train.losses import RELATIVE_LOSSES, Weight, read_weights, to_unit
+from centaurus.train.teachers import Answers, Wav2Vec2
+
+Batch = dict[str, Tensor]
+Terms = dict[str, Tensor]
+SOFTNESS = 2.0  # of a teacher's answers: what it thinks of the other classes counts too
+Sums = dict[str, tuple[float, float]]  # a figure is its first sum over its second
+
+
+class Example(NamedTuple):
+    """A signal to listen to while training."""
+
+    name: str
+    samples: Tensor
+
+
+class Objective(nn.Module, ABC):
+    """Called with a batch and the fraction of training done: the weighted losses by name, and their sum as ``loss``."""
+
+    monitor: ClassVar[str]  # the figure that decides which model is best
+    lower_is_better: ClassVar[bool] = False
+
+    def __init__(self, net: Network, weights: tuple[Weight, ...]) -> None:
+        super().__init__()
+        self.net = net
+        self.weights = weights
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+        return int(self.net.settings["sample_rate"])
+
+    @final  # type: ignore[misc]
+    def forward(self, batch: Batch, progress: float) -> Terms:
+        """Every loss with its weight, by name, and the sum."""
+        chosen = [weight for weight in self.weights if weight.first or weight.last]
+        outputs = self.outputs(batch)
+        with torch.autocast(device_type=batch["audio"].device.type, enabled=False):
+            terms = {w.name: w.at(progress) * self.term(w.name, outputs, batch) for w in chosen}
+        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
+
+    @abstractmethod
+    def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What the network gives for a batch."""
+
+    @abstractmethod
+    def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        """One loss by its name, without its weight."""
+
+    @abstractmethod
+    def measure(self, net: Network, batch: Batch) -> Sums:
+        """Sums of figures over the rows of a validation batch, for the network given (the average)."""
+
+    def examples(self, net: Network, batch: Batch) -> list[Example]:
+        """Signals of a validation batch worth hearing."""
+        return [Example("input", batch["audio"][0, 0])]
+
+
+@final
+class Classify(Objective):
+    """Keyword spotting: the last frame's logits against labels, smoothed while training, and a teacher's answers.
+
+    The teacher hears what the network hears, variations and all: there is no end of such examples.
+    """
+
+    monitor = "accuracy"
+
+    def __init__(
+        self,
+        net: Classifier,
+        weights: str = "cross_entropy:1",
+        smoothing: float = 0.0,
+        teacher: Answers | None = None,
+    ) -> None:
+        super().__init__(net, read_weights(weights, ("cross_entropy", "taught")))
+        if any(weight.name == "taught" for weight in self.weights) != (teacher is not None):
+            raise ValueError(f"a teacher and a weight of 'taught' belong together: the losses are {weights!r}")
+        self.smoothing, self.teacher = smoothing, teacher
+
+    def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        answers = () if self.teacher is None else (self.teacher(batch["audio"]),)
+        return (self.net(batch["audio"])[..., -1], *answers)
+
+    def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        if name == "taught":
+            ours, theirs = (functional.log_softmax(x.float() / SOFTNESS, 1) for x in outputs)
+            return SOFTNESS**2 * functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+        return functional.cross_entropy(outputs[0].float(), batch["label"], label_smoothing=self.smoothing)
+
+    def measure(self, net: Network, batch: Batch) -> Sums:
+        logits, rows = net(batch["audio"])[..., -1].float(), len(batch["label"])
+        right = int((logits.argmax(1) == batch["label"]).sum())
+        loss = float(functional.cross_entropy(logits, batch["label"], reduction="sum"))
+        return {"accuracy": (right, rows), "loss": (loss, rows)}
+
+
+@final
+class Clean(Objective):
+    """Denoising: losses between the network's samples and the clean ones; the best network has the least of them."""
+
+    monitor = "loss"
+    lower_is_better = True
+
+    def __init__(self, net: Denoiser, weights: str = "smooth_l1:1, erb:0..1") -> None:
+        super().__init__(net, read_weights(weights, (*losses.WAVE_LOSSES, *RELATIVE_LOSSES)))
+
+    def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (self.net(batch["audio"]),)
+
+    def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        estimate, clean = outputs[0].float(), batch["clean"]
+        if name in RELATIVE_LOSSES:
+            return RELATIVE_LOSSES[name](*to_unit(batch["audio"], estimate, clean))
+        return losses.WAVE_LOSSES[name](estimate, clean, self.rate)
+
+    def measure(self, net: Network, batch: Batch) -> Sums:
+        clean, lengths = batch["clean"], batch["samples"].tolist()
+        estimate = net(batch["audio"]).float()
+        final = sum(w.last * self.term(w.name, (estimate,), batch) for w in self.weights)
+        sums: Sums = {"loss": (float(final) * len(lengths), len(lengths))}
+        for name, signal in (("si_sdr", estimate), ("si_sdr_before", batch["audio"])):
+            each = [_si_sdr(signal[k, 0, :n], clean[k, 0, :n]) for k, n in enumerate(lengths)]
+            sums[name] = float(np.sum(each)), len(lengths)
+        return sums
+
+    def examples(self, net: Network, batch: Batch) -> list[Example]:
+        samples = int(batch["samples"][0])
+        named = {"noisy": batch["audio"], "clean": batch["clean"], "estimate": net(batch["audio"])}
+        return [Example(name, x[0, 0, :samples]) for name, x in named.items()]
+
+
+def _si_sdr(estimate: Tensor, clean: Tensor) -> float:
+    """In dB, of one signal."""
+    return -10 * float(losses.negative_si_sdr(estimate[None], clean[None], 0))
+
+
+LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
+BEGUN = 0.1  # seconds after the start of a word that still are its beginning
+EARLY, LATE = 0.1, 0.05  # seconds before and after the end of a word between which its token is
+
+
+@final
+class Recognise(Objective):
+    """Losses ``tokens`` and ``characters`` (CTC of each head), and ``distillation`` of characters from a teacher.
+
+    Where the times of words are known, ``starts`` teaches the mark where words begin, and ``ends`` draws their tokens,
+    which CTC leaves free to come at any time, to their ends.
+    """
+
+    monitor = "cer"
+    lower_is_better = True
+    net: Recognizer
+
+    def __init__(
+        self, net: Recognizer, weights: str = "tokens:1, characters:1", teacher: Wav2Vec2 | None = None
+    ) -> None:
+        super().__init__(net, read_weights(weights, LOSSES))
+        self.teacher = [teacher]  # in a list, lest it become a part that is trained and saved
+        self.spelling = any(weight.name in ("characters", "distillation") for weight in self.weights)
+        net.characters.requires_grad_(self.spelling)
+        self.vocabulary = Vocabulary.of(net.settings["tokens"], blank=0)
+        names = {weight.name for weight in self.weights}
+        if "starts" in names and self.vocabulary.mark is None:
+            raise ValueError("the loss of starts needs an output for them: vocabulary=marked")
+        if "ends" in names and self.vocabulary.style is not Style.WORDS:
+            raise ValueError(f"the loss of ends is for a vocabulary of words, not of {self.vocabulary.style.value}s")
+
+    def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.net.heads(batch["audio"]) if self.spelling else (self.net(batch["audio"]),)
+
+    def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        samples = batch["samples"]
+        if name in ("tokens", "starts", "ends"):
+            logits, frames = outputs[0].float(), self._frames(self.net, samples)
+            tokens = logits[:, : self.vocabulary.mark]
+            if name == "tokens":
+                return losses.ctc(tokens, batch["tokens"], frames, batch["tokens_length"])
+            target, begun = self.alignment(batch, logits.shape[-1])
+            return losses.framed(tokens, target, frames) if name == "ends" else losses.begun(logits, begun, frames)
+        frames = self._frames(self.net.body.layers()[0], samples)
+        if name == "characters":
+            return losses.ctc(outputs[1].float(), batch["letters"], frames, batch["letters_length"])
+        model = self.teacher[0]
+        return losses.distillation(
+            outputs[1].float(), batch["teacher"] if model is None else model(batch["audio"]), frames
+        )
+
+    def alignment(self, batch: Batch, frames: int) -> tuple[Tensor, Tensor]:
+        """The token of every frame (batch, frames), words being around their ends; and where words begin."""
+        if "ends" not in batch:
+            raise ValueError("these losses need the times of words, which these recordings do not have")
+        words, count = batch["tokens"], batch["tokens_length"]
+        centres = (torch.arange(frames, device=words.device) + 0.5) * float(1 / self.net.ratio)
+        target = torch.zeros(len(words), frames, dtype=torch.long, device=words.device)
+        begun = torch.zeros_like(target, dtype=torch.bool)
+        for k in range(words.shape[1]):
+            start, end, said = batch["starts"][:, k, None], batch["ends"][:, k, None], (k < count)[:, None]
+            begun = begun | (said & (centres >= start) & (centres < start + BEGUN * self.rate))
+            over = said & (centres >= end - EARLY * self.rate) & (centres < end + LATE * self.rate)
+            target = torch.where(over, words[:, k, None], target)
+        return target, begun
+
+    @staticmethod
+    def _frames(layer: Any, samples: Tensor) -> Tensor:
+        return samples * layer.ratio.numerator // layer.ratio.denominator
+
+    def measure(self, net: Network, batch: Batch) -> Sums:
+        logits = net(batch["audio"]).float()
+        frames = self._frames(net, batch["samples"])
+        loss = float(losses.ctc(logits[:, : self.vocabulary.mark], batch["tokens"], frames, batch["tokens_length"]))
+        seconds = float(1 / (net.ratio * self.rate))
+        said = [
+            transcript(row[:, :n].cpu().numpy(), self.vocabulary, seconds)
+            for row, n in zip(logits, frames.tolist(), strict=True)
+        ]
+        wanted = [text_of(row) for row in batch["text"]]
+        letters, words = char_errors(said, wanted), word_errors(said, wanted)
+        return {
+            "cer": (letters.edits, letters.total),
+            "wer": (words.edits, words.total),
+            "loss": (loss * len(said), len(said)),
+        }
+
+
+def text_bytes(text: str) -> np.ndarray[Any, Any]:
+    """A transcript as an array, to travel with a batch."""
+    return np.frombuffer(normalise(text).encode(), np.uint8).copy()
+
+
+def text_of(row: Tensor) -> str:
+    """The transcript of a row that ``text_bytes`` made and padding followed."""
+    return bytes(row.to(torch.uint8).tolist()).rstrip(b"\0").decode()

@@ -1,0 +1,161 @@
+"""Optimisers, the schedule of the learning rate, and the exponential moving average (EMA) of the weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from centaurus.models.network import Network
+
+SPARED = ("bias", "D")
+MOMENTUM = 0.95
+SIZE = 0.2  # root mean square of an update at a learning rate of 1: about AdamW's, so that its learning rates hold
+QUINTIC = (3.4445, -4.775, 2.0315)  # takes singular values between 0 and 1 close to 1 in five rounds
+
+
+@runtime_checkable
+class Undecayed(Protocol):
+    """A layer that names the parameters weight decay would harm."""
+
+    def undecayed(self) -> list[nn.Parameter]: ...
+
+
+def decayed_and_not(net: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Trainable parameters in two lists. Without decay: A and Δ of every layer, biases, D, and vectors (norms)."""
+    spared = {id(p) for layer in net.modules() if isinstance(layer, Undecayed) for p in layer.undecayed()}
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for name, p in net.named_parameters():
+        if p.requires_grad:
+            spare = id(p) in spared or p.dim() < 2 or name.rpartition(".")[2] in SPARED
+            (free if spare else decayed).append(p)
+    return decayed, free
+
+
+def adamw(net: nn.Module, lr: float, decay: float) -> torch.optim.AdamW:
+    """torch's AdamW with its own defaults, in two groups."""
+    with_decay, without = decayed_and_not(net)
+    groups = [{"params": with_decay, "weight_decay": decay}, {"params": without, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
+
+
+class Muon(torch.optim.AdamW):
+    """AdamW, but groups marked ``matrices`` follow the orthogonal matrix next to their momentum.
+
+    All directions of a matrix then learn at one pace (Jordan et al. 2024), scaled as by Liu et al. (2025). torch
+    has one that takes no convolutions, and on a CPU, in bfloat16, seconds a step.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update: of the matrices here, of all else by AdamW."""
+        if closure is not None:
+            raise ValueError("Muon takes gradients that are there, and no closure")
+        for group in self.param_groups:
+            if group.get("matrices"):
+                self._turn([p for p in group["params"] if p.grad is not None], group["lr"], group["weight_decay"])
+        super().step()
+
+    def _turn(self, matrices: list[nn.Parameter], lr: float, decay: float) -> None:
+        alike: dict[tuple[int, ...], list[tuple[nn.Parameter, torch.Tensor]]] = {}
+        for p in matrices:
+            gradient, state = p.grad, self.state[p]
+            assert gradient is not None
+            state.setdefault("step", torch.zeros(()))  # AdamW looks for it when it is restored
+            momentum = state.setdefault("momentum", torch.zeros_like(p)).lerp_(gradient, 1 - MOMENTUM)
+            ahead = gradient.lerp(momentum, MOMENTUM)
+            alike.setdefault(p.flatten(1).shape, []).append((p, ahead.flatten(1)))
+            p.grad = None  # AdamW has nothing left to do for it
+        for shape, same in alike.items():
+            turned = orthogonal(torch.stack([ahead for _, ahead in same]))
+            for (p, _), update in zip(same, turned, strict=True):
+                p.mul_(1 - lr * decay).add_(update.reshape(p.shape), alpha=-lr * SIZE * max(shape) ** 0.5)
+
+
+def orthogonal(x: torch.Tensor) -> torch.Tensor:
+    """Matrices (count, rows, columns) with the same singular vectors, and singular values near 1: Newton and Schulz."""
+    wide = x.mT if x.shape[1] > x.shape[2] else x
+    wide = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-12)
+    a, b, c = QUINTIC
+    for _ in range(5):
+        square = wide @ wide.mT
+        wide = a * wide + (b * square + c * square @ square) @ wide
+    return wide.mT if x.shape[1] > x.shape[2] else wide
+
+
+def muon(net: nn.Module, lr: float, decay: float) -> Muon:
+    """Muon on all that decays and is a matrix once flattened behind its first axis; AdamW on the rest."""
+    with_decay, without = decayed_and_not(net)
+    matrices = [p for p in with_decay if min(p.flatten(1).shape) > 1]
+    others = [p for p in with_decay if min(p.flatten(1).shape) == 1]
+    groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": decay, "matrices": True}]
+    groups += [{"params": others, "weight_decay": decay}, {"params": without, "weight_decay": 0.0}]
+    return Muon([group for group in groups if group["params"]], lr=lr)
+
+
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
+
+
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """The learning rate of every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def cosine(progress: float, warmup: float) -> float:
+    """The factor on the learning rate: a line to 1 over the first ``warmup`` of training, then half a cosine to 0."""
+    if not 0 <= warmup < 1:
+        raise ValueError(f"the warm-up is a fraction of training, at least 0 and below 1: got {warmup}")
+    if progress < warmup:
+        return max(progress, 0.0) / warmup
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - warmup) / (1 - warmup))))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to train, by optimiser steps or by the clock; exactly one is given."""
+
+    steps: int = 0
+    minutes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.steps > 0) == (self.minutes > 0):
+            raise ValueError(f"a budget is a number of steps or of minutes, got {self.steps} and {self.minutes}")
+
+    def progress(self, steps: int, seconds: float) -> float:
+        """The fraction done after so many steps and seconds: 0 at the start, 1 when it is over."""
+        return steps / self.steps if self.steps else seconds / (60 * self.minutes)
+
+    def coming(self, steps: int, seconds: float) -> float:
+        """The fraction at the step to be taken next: its middle, so that neither the first nor the last is idle."""
+        return (steps + 0.5) / self.steps if self.steps else min(1.0, self.progress(steps, seconds))
+
+
+class Average:
+    """A copy of a network that follows it. ``decay`` 0 is the network itself, a step late in nothing.
+
+    Early on the average would remember the random start: after n steps the decay is at most (1 + n) / (10 + n).
+    """
+
+    def __init__(self, net: Network, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"the decay of an average is at least 0 and below 1: got {decay}")
+        self.decay = decay
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, net: nn.Module, step: int) -> None:
+        """Move towards the network after its ``step``-th step (from 1)."""
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        mine, theirs = self.net.state_dict(), net.state_dict()
+        real = [name for name, x in mine.items() if x.is_floating_point()]
+        if real:
+            torch._foreach_lerp_([mine[name] for name in real], [theirs[name] for name in real], weight)
+        for name in mine.keys() - real:
+            mine[name].copy_(theirs[name])

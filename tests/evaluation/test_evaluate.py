@@ -1,0 +1,132 @@
+"""Evaluation: figures that are known beforehand, in every layout, for torch and for onnxruntime alike."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from centaurus import audio
+from centaurus.data import open_corpus, synthetic
+from centaurus.evaluation import connected
+from centaurus.evaluation import metrics as ev
+from centaurus.evaluation.model import Engine
+from centaurus.evaluation.report import write
+
+WORDS = ("yes", "no")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def engine(task: str, run: Any, classes: tuple[str, ...] = (), tokens: tuple[str, ...] = ()) -> Engine:
+    return Engine(task, 16_000, Fraction(1, 256), classes, tokens, run)
+
+
+def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
+    data = synthetic.speech_commands(tmp_path / "data", ("yes", "no", "up"), clips=20, speakers=20)
+    always = engine("classifier", lambda x: np.array([[0.0, 0, 0], [0, 0, 3]]), classes=WORDS)
+    report = ev.evaluate(always, data)
+    assert report.figures == {"accuracy": 0.5}  # "up" is no class and there is no background
+    assert [(g["class"], g["clips"], g["recall"]) for g in report.groups] == [("yes", 4, 0.0), ("no", 4, 1.0)]
+    with_background = engine("classifier", lambda x: np.array([[0.0], [0], [1]]), classes=(*WORDS, "background"))
+    assert ev.evaluate(with_background, data, "val").figures == {"accuracy": pytest.approx(1 / 3)}
+    files = {path.name for path in write(report, tmp_path / "out")}
+    assert files == {"figures.json", "clips.csv", "classes.csv", "plot.png"}
+    assert json.loads((tmp_path / "out" / "figures.json").read_text())["accuracy"] == 0.5
+    assert len((tmp_path / "out" / "clips.csv").read_text().splitlines()) == 9
+
+
+def test_a_denoiser_that_does_nothing_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ev.MEASURES, "dnsmos")  # slow, and tested with the measures
+    data = synthetic.voicebank(tmp_path / "data", train=2, test=5, seconds=2.0)
+    report = ev.evaluate(engine("denoiser", lambda x: x[None]), data, limit=3)
+    assert len(report.rows) == 3
+    figures = report.figures
+    for name in ("si_sdr", "stoi", "pesq"):
+        assert figures[name] == figures[f"{name}_before"], name
+    noisy, clean = (open_corpus(data, ("test",), (kind,)).load(0) for kind in ("noisy", "clean"))
+    assert report.rows[0]["si_sdr"] == pytest.approx(audio.si_sdr(noisy, clean))
+    assert sum(group["clips"] for group in report.groups) == 3
+    files = {path.name for path in write(report, tmp_path / "out")}
+    assert files == {"figures.json", "clips.csv", "snr.csv", "plot.png"}
+
+
+def test_speech_and_noise_are_mixed_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pesq", "stoi", "dnsmos"):
+        monkeypatch.delitem(ev.MEASURES, name)
+    data = synthetic.dns(tmp_path / "data", clean=10, noise=8, seconds=1.5)
+    reports = [ev.evaluate(engine("denoiser", lambda x: 0.5 * x[None]), data, "train", limit=5) for _ in range(2)]
+    assert reports[0].rows == reports[1].rows
+    assert [row["snr"] for row in reports[0].rows] == [-5, 0, 5, 10, 15]
+    assert all(row["si_sdr"] == pytest.approx(row["snr"], abs=0.7) for row in reports[0].rows)
+
+
+def test_a_measure_that_is_not_installed_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> float:
+        raise ImportError("pesq is not installed")
+
+    for name in ("stoi", "dnsmos"):
+        monkeypatch.delitem(ev.MEASURES, name)
+    monkeypatch.setitem(ev.MEASURES, "pesq", absent)
+    data = synthetic.voicebank(tmp_path / "data", train=2, test=2, seconds=1.0)
+    report = ev.evaluate(engine("denoiser", lambda x: x[None]), data)
+    assert report.missing == {"pesq": "pesq is not installed"}
+    assert set(report.figures) == {"si_sdr", "si_sdr_before"}
+
+
+def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:
+    data = synthetic.librispeech(tmp_path / "data", train=2, dev=2, test=3, words=2, letters="ab")
+    silent = engine("recognizer", lambda x: np.array([[1.0], [0], [0]]), tokens=("<blank>", "a", "b"))
+    report = ev.evaluate(silent, data)
+    assert report.figures == {"wer": 1.0, "cer": 1.0}
+    assert [row["transcript"] for row in report.rows] == ["", "", ""]
+    assert {path.name for path in write(report, tmp_path / "out")} == {"figures.json", "utterances.csv", "plot.png"}
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10)
+    with pytest.raises(ValueError, match="no word of the folder is a class of the model: left, right"):
+        ev.evaluate(engine("classifier", lambda x: x, classes=("left", "right")), data)
+    with pytest.raises(ValueError, match="none of the words of the speech-commands corpus is known to the model"):
+        ev.evaluate(engine("recognizer", lambda x: x, tokens=("<blank>", "left")), data)
+    noise = synthetic.dns(tmp_path / "dns", clean=2, noise=2, seconds=1.0)
+    with pytest.raises(ValueError, match="no speech of the folder has a transcript"):
+        ev.evaluate(engine("recognizer", lambda x: x, tokens=("", "a")), noise)
+    with pytest.raises(ValueError, match=r"no clips of word in dev: choose --split"):
+        ev.evaluate(engine("classifier", lambda x: x, classes=WORDS), data, "dev")
+
+
+def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
+    """A model that says what was said, each word two frames late, but never the last one."""
+    data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
+    words = ev.clips(data, ("word",), 16_000, None)
+    said = [
+        connected.Phrases(words, how=how, fixed=1).phrase(k, np.random.default_rng(0))[1]
+        for how in connected.CONDITIONS.values()
+        for k in range(3)
+    ]
+    tokens, answers = ("<blank>", *WORDS, "<start>"), iter(said)
+
+    def late(x: np.ndarray) -> np.ndarray:
+        logits = np.zeros((4, len(x) // 512))
+        logits[0], logits[3] = 1, -1
+        for spoken in next(answers)[:-1]:
+            logits[3, spoken.start // 512 + 2] = 2
+            logits[tokens.index(spoken.word), spoken.end // 512 + 1] = 3
+        return logits
+
+    model = Engine("recognizer", 16_000, Fraction(1, 512), (), tokens, late)
+    report = ev.evaluate(model, data, limit=3)
+    assert [group["phrases"] for group in report.groups] == [3, 3]
+    for group, phrases in zip(report.groups, (said[:3], said[3:]), strict=True):
+        assert group["wer"] == pytest.approx(3 / sum(map(len, phrases)))
+        assert group["start_ms"] == pytest.approx(48, abs=14)
+        assert group["end_ms"] == pytest.approx(48, abs=14)
+    assert "conditions.csv" in {path.name for path in write(report, tmp_path / "out")}

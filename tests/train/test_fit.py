@@ -1,0 +1,188 @@
+"""The loop: it learns, stops when it should, resumes to the last bit, and fails with words and an intact checkpoint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from centaurus.models import load
+from centaurus.train import checkpoints
+from centaurus.train.run import Run, TrainingError
+from tests.train.toy import Tones, losses, new_run, settings, train
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def last_step(run: Run) -> int:
+    """The step of the newest checkpoint."""
+    found = run.last_checkpoint()
+    return run.standing(found).step if found is not None else -1
+
+
+def stopped(run: Run, at: int, corpus: Tones | None = None, **changed: object) -> None:
+    """Train, and stop at a step as if the power went."""
+    config = settings(**changed)
+    made = [0]
+
+    def count(index: int) -> None:
+        made[0] += 1
+        if made[0] > at * config.batch:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, config, Tones(hook=count))
+
+
+def test_it_learns_and_leaves_a_folder_that_tells_all(tmp_path: Path) -> None:
+    config = settings(steps=120, lr=0.03, log_every=10, ema=0.9)
+    run = new_run(tmp_path / "run", config)
+    standing = train(run, config)
+    assert standing.step == 120
+    assert (standing.best or 0) > 0.9
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {
+        "config.json", "environment.json", "log.jsonl", "checkpoints", "tensorboard", "best.safetensors",
+        "last.safetensors",
+    }  # fmt: skip
+    kinds = [record["kind"] for record in run.records()]
+    assert kinds.count("train") == 12
+    assert kinds.count("validation") == 2
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000120"]
+    assert load(run.folder / "best.safetensors").settings["classes"] == ["low", "middle", "high"]
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"accumulate": 3}, {"workers": 1}, {"precision": "bf16"}, {"optimizer": "muon"}], ids=str
+)
+def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[str, Any]) -> None:
+    whole = new_run(tmp_path / "whole", settings(**changed))
+    train(whole, settings(**changed))
+    broken = new_run(tmp_path / "broken", settings(**changed))
+    stopped(broken, at=8, **{**changed, "workers": 0})
+    assert [path.name for path in broken.checkpoints.iterdir()] == ["step-000000006"]
+    train(broken, settings(**changed))
+    assert losses(broken) == losses(whole)
+    pair = [load(run.folder / "last.safetensors").state_dict() for run in (whole, broken)]
+    assert all(torch.equal(x, pair[1][name]) for name, x in pair[0].items())
+
+
+def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
+    """Without dropout, parts of a batch give the gradient of the whole, but for rounding."""
+    found = []
+    for parts in (1, 3):
+        config = settings(accumulate=parts, steps=6)
+        run = new_run(tmp_path / str(parts), config)
+        train(run, config, dropout=0.0)
+        found.append([record["loss"] for record in run.records()])
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+    assert found[0] != found[1]
+
+
+def test_a_budget_of_minutes_ends_in_time(tmp_path: Path) -> None:
+    config = settings(steps=0, minutes=0.02, validations=1)
+    run = new_run(tmp_path / "run", config)
+    standing = train(run, config)
+    assert 1.2 <= standing.seconds < 3
+    rates = [record["lr"] for record in run.records() if record["kind"] == "train"]
+    assert rates[-1] < 0.2 * max(rates)
+    again = train(run, config)
+    assert again == standing
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
+    config = settings()
+    run = new_run(tmp_path / "run", config)
+    stopped(run, at=8)
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step \d+.*last good checkpoint.*step-000000006"):
+        train(run, settings(lr=float("inf")))
+    train(run, config)
+    assert last_step(run) == 12
+
+
+def test_weights_that_are_not_numbers_are_not_saved(tmp_path: Path) -> None:
+    config = settings(steps=4, validations=4, lr=float("inf"))
+    run = new_run(tmp_path / "run", config)
+    with pytest.raises(TrainingError, match="no checkpoint has been written"):
+        train(run, config)
+    assert run.last_checkpoint() is None
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path / "run", settings())
+    stopped(run, at=8)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(TrainingError, match=r"No space left on device.*last good checkpoint is .*step-000000006"):
+        train(run, settings())
+    monkeypatch.undo()
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000006"]
+    whole = new_run(tmp_path / "whole", settings())
+    train(whole, settings())
+    train(run, settings())
+    assert losses(run) == losses(whole)
+
+
+def test_a_full_disk_while_logging_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path / "run", settings())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Run, "log", full)
+    with pytest.raises(TrainingError, match="the disk is full"):
+        train(run, settings())
+
+
+def die(index: int) -> None:
+    if index == 4 and torch.utils.data.get_worker_info() is not None:
+        os._exit(1)
+
+
+def test_a_dead_data_worker_is_said_so(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", settings())
+    stopped(run, at=8)
+    with pytest.raises(TrainingError, match=r"data worker died.*last good checkpoint is .*step-000000006"):
+        train(run, settings(workers=1, steps=40), Tones(hook=die))
+    assert last_step(run) == 6
+
+
+def torchrun(folder: Path, kill_rank: int = -1, kill_step: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone"]
+    command += ["-m", "tests.train.toy", str(folder), str(kill_rank), str(kill_step)]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120)
+
+
+def test_two_processes_one_killed_go_on_exactly(tmp_path: Path) -> None:
+    whole = torchrun(tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    assert len(losses(Run(tmp_path / "whole-next"))) == 4 + 4
+    broken = torchrun(tmp_path / "broken", kill_rank=1, kill_step=10)
+    assert broken.returncode != 0
+    assert "Signal 9" in broken.stderr
+    run = Run(tmp_path / "broken")
+    assert last_step(run) == 8
+    again = torchrun(tmp_path / "broken")
+    assert again.returncode == 0, again.stderr
+    assert len(losses(run)) == 16 + 4
+    assert losses(run) == losses(Run(tmp_path / "whole"))
+
+
+def test_a_run_resumes_with_as_many_processes(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", settings())
+    train(run, settings())
+    found = run.last_checkpoint()
+    assert found is not None
+    text = (found / "standing.json").read_text()
+    (found / "standing.json").write_text(text.replace('"processes": 1', '"processes": 2'))
+    with pytest.raises(ValueError, match="written by 2 processes, this run has 1"):
+        train(run, settings())

@@ -1,0 +1,167 @@
+"""Losses against what they are defined to be, and how their weights are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from centaurus.train import losses
+from centaurus.train.losses import (
+    ENOUGH,
+    MAGNITUDE,
+    RELATIVE_LOSSES,
+    SIZES,
+    Weight,
+    compressed,
+    erb_share,
+    heard,
+    read_weights,
+    residual,
+    to_unit,
+)
+
+RATE = 16_000
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_smooth_l1_is_quadratic_below_beta_and_linear_above() -> None:
+    clean = torch.zeros(1, 1, 1)
+    assert float(losses.smooth_l1(clean + 0.25, clean, RATE)) == pytest.approx(0.25**2)  # ½ e² / ½
+    assert float(losses.smooth_l1(clean + 2.0, clean, RATE)) == pytest.approx(2.0 - 0.25)
+
+
+@pytest.mark.parametrize("size", losses.SIZES)
+@pytest.mark.parametrize("rate", [8000, 16_000, 48_000])
+def test_erb_bands_cover_the_spectrum_and_none_is_empty(size: int, rate: int) -> None:
+    filters = losses.erb_filters(size, rate)
+    assert filters.shape == (losses.BANDS, size // 2 + 1)
+    assert torch.allclose(filters.sum(1), torch.ones(losses.BANDS), atol=1e-5)
+    heard = filters.sum(0) > 0
+    hertz = torch.arange(size // 2 + 1) * rate / size
+    assert bool(heard[hertz >= 50 + rate / size].all())
+    peaks = filters.argmax(1)
+    assert bool((peaks.diff() >= 0).all())
+
+
+def test_the_spectral_loss_does_not_hear_phase_but_hears_level() -> None:
+    t = torch.arange(RATE) / RATE
+    tone = 0.1 * torch.sin(2 * math.pi * 1000 * t)[None, None]
+    shifted = 0.1 * torch.cos(2 * math.pi * 1000 * t)[None, None]
+    other = 0.1 * torch.sin(2 * math.pi * 1500 * t)[None, None]
+    assert float(losses.erb(tone, tone, RATE)) == 0
+    assert float(losses.erb(shifted, tone, RATE)) < 0.1 * float(losses.erb(other, tone, RATE))
+    assert float(losses.erb(0.5 * tone, tone, RATE)) > float(losses.erb(0.9 * tone, tone, RATE)) > 1e-4
+
+
+def test_spectral_gradients_are_finite_at_silence() -> None:
+    estimate = torch.zeros(2, 1, 4000, requires_grad=True)
+    losses.erb(estimate, torch.zeros(2, 1, 4000), RATE).backward()
+    assert estimate.grad is not None
+    assert bool(estimate.grad.isfinite().all())
+
+
+@given(scale=st.floats(0.1, 10), ratio=st.floats(-10, 30))
+def test_si_sdr_knows_the_ratio_whatever_the_scale(scale: float, ratio: float) -> None:
+    clean, error = noise(1, 1, 4000), noise(1, 1, 4000, seed=1)
+    clean, error = clean - clean.mean(), error - error.mean()
+    error = error - clean * (error * clean).sum() / clean.square().sum()
+    error = error * (clean.norm() / error.norm()) * 10 ** (-ratio / 20)
+    found = -10 * float(losses.negative_si_sdr(scale * (clean + error), clean, RATE))
+    assert found == pytest.approx(ratio, abs=0.02)
+
+
+def test_ctc_of_a_certain_path_is_nothing_and_long_transcripts_add_nothing() -> None:
+    logits = torch.full((2, 3, 4), -20.0)
+    for frame, symbol in enumerate([1, 0, 2, 2]):
+        logits[:, symbol, frame] = 20.0
+    targets = torch.tensor([[1, 2, 0, 0, 0], [1, 1, 1, 1, 1]])
+    frames = torch.tensor([4, 4])
+    loss = losses.ctc(logits, targets, frames, torch.tensor([2, 5]))
+    assert float(loss) == pytest.approx(0, abs=1e-5)
+    assert float(losses.ctc(logits, targets, frames, torch.tensor([1, 1]))) > 5
+
+
+def test_distillation_is_divergence_over_the_frames_both_have() -> None:
+    student, teacher = noise(2, 5, 7), noise(2, 5, 6, seed=1)
+    frames = torch.tensor([7, 3])
+    p, q = teacher.softmax(1), student.softmax(1)
+    each = [float((p[b, :, t] * (p[b, :, t] / q[b, :, t]).log()).sum()) for b, n in ((0, 6), (1, 3)) for t in range(n)]
+    assert float(losses.distillation(student, teacher, frames)) == pytest.approx(sum(each) / 9, rel=1e-5)
+    assert float(losses.distillation(teacher, teacher, frames)) == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ValueError, match="teacher has 4 characters, the character head 5"):
+        losses.distillation(student, teacher[:, :4], frames)
+
+
+def test_weights_are_read_and_move() -> None:
+    found = read_weights("smooth_l1:1, erb:0..1", losses.WAVE_LOSSES)
+    assert found == (Weight("smooth_l1", 1, 1), Weight("erb", 0, 1))
+    assert [weight.at(0.25) for weight in found] == [1, 0.25]
+    assert read_weights("erb:2.5e-1..0.5", losses.WAVE_LOSSES) == (Weight("erb", 0.25, 0.5),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("smooth_l2:1", "no loss 'smooth_l2'.*did you mean smooth_l1"),
+        ("erb", "written as name:weight"),
+        ("erb:-1", "written as name:weight"),
+        ("erb:1,erb:2", "given twice"),
+        ("erb:0", "every weight"),
+    ],
+)
+def test_weights_that_make_no_sense_are_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_weights(text, losses.WAVE_LOSSES)
+
+
+@pytest.mark.parametrize("name", sorted(RELATIVE_LOSSES))
+def test_relative_losses_are_the_same_at_any_level(name: str) -> None:
+    noisy, clean, estimate = noise(2, 1, 4096), noise(2, 1, 4096, seed=1), noise(2, 1, 4096, seed=2)
+    found = [float(RELATIVE_LOSSES[name](*to_unit(g * noisy, g * estimate, g * clean))) for g in (1.0, 0.02)]
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=2e-3)
+    better = float(RELATIVE_LOSSES[name](*to_unit(noisy, clean + 0.1 * noisy, clean)))
+    assert better < found[0]
+    assert math.isfinite(float(RELATIVE_LOSSES[name](*to_unit(0 * noisy, 0 * noisy, 0 * noisy))))
+
+
+def test_the_residual_counts_tens_of_decibels() -> None:
+    noisy = noise(3, 1, 1000)
+    estimate, clean = to_unit(noisy, math.sqrt(0.1) * noisy, 0 * noisy)
+    assert float(residual(estimate, clean)) == pytest.approx(math.log10(0.1 + ENOUGH), abs=1e-3)
+
+
+def test_compressed_spectra_hear_magnitude_and_phase() -> None:
+    x = noise(1, 1, 8192)
+    assert float(compressed(x, x)) == 0
+    assert float(compressed(-x, x)) > 0.1
+    assert float(compressed(-x, x)) == pytest.approx(4 * (1 - MAGNITUDE) * _mean_power(x), rel=0.02)
+
+
+def test_what_is_heard_counts_low_frequencies_more() -> None:
+    x = noise(2, 1, 8192)
+    assert float(heard(x, x)) == 0
+    time = torch.arange(8192) / 16_000
+    tones = [0.3 * torch.sin(2 * math.pi * f * time).expand(2, 1, -1) for f in (500.0, 6000.0)]
+    low, high = (float(heard(x + tone, x)) for tone in tones)
+    plain = [float(compressed(x + tone, x)) for tone in tones]
+    assert low / high > 5 * plain[0] / plain[1]  # the ERB-rate scale is 8.5 times as dense there
+    weights = erb_share(257)
+    assert float(weights.sum()) == pytest.approx(1)
+    below = math.log1p(0.00437 * 1000) / math.log1p(0.00437 * 8000)
+    assert float(weights[:33].sum()) == pytest.approx(below, abs=0.02)
+
+
+def _mean_power(x: torch.Tensor) -> float:
+    """The mean square of compressed magnitudes: what turning every phase around is measured by."""
+    found = []
+    for size in SIZES:
+        spectrum = torch.stft(x[0], size, size // 2, window=torch.hann_window(size), return_complex=True)
+        found.append(float(spectrum.abs().pow(0.6).mean()))
+    return sum(found) / len(found)

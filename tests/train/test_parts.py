@@ -1,0 +1,202 @@
+"""The small parts of training: schedule, weight decay, average, settings, the order of the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from centaurus.models import classifier, denoiser
+from centaurus.train import config
+from centaurus.train.config import from_data, override, to_data
+from centaurus.train.loader import Order, collate
+from centaurus.train.optim import OPTIMIZERS, Average, Budget, adamw, cosine, decayed_and_not, muon, orthogonal
+from tests.models.small import narrow
+from tests.train.toy import TABLE, Tones, settings
+
+
+def test_the_rate_rises_on_a_line_and_falls_on_a_cosine() -> None:
+    assert [cosine(p, 0.1) for p in (0, 0.05, 0.1)] == pytest.approx([0, 0.5, 1])
+    assert cosine(0.55, 0.1) == pytest.approx(0.5)
+    assert cosine(1.0, 0.1) == pytest.approx(0)
+    assert cosine(0.0, 0.0) == 1
+    with pytest.raises(ValueError, match="fraction of training"):
+        cosine(0.5, 1.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9), st.floats(0, 0.9))
+def test_the_rate_never_rises_after_the_warm_up(points: list[float], warmup: float) -> None:
+    later = sorted(p for p in points if p >= warmup)
+    values = [cosine(p, warmup) for p in later]
+    assert values == sorted(values, reverse=True)
+    assert all(0 <= value <= 1 for value in values)
+
+
+def test_a_budget_is_steps_or_minutes() -> None:
+    assert Budget(steps=4).progress(1, 99.0) == 0.25
+    assert [Budget(steps=4).coming(k, 0) for k in range(4)] == [0.125, 0.375, 0.625, 0.875]
+    assert Budget(minutes=2).progress(1, 30.0) == 0.25
+    with pytest.raises(ValueError, match="steps or of minutes"):
+        Budget(steps=1, minutes=1)
+
+
+@pytest.mark.parametrize("name", ["kws-hybrid-2", "kws-s6-2", "denoiser/hybrid-conv", "recognizer/mamba"])
+def test_weight_decay_spares_what_it_would_harm(name: str) -> None:
+    net = narrow(name)
+    decayed, free = decayed_and_not(net)
+    names = {id(p): n for n, p in net.named_parameters()}
+    assert len(decayed) + len(free) == len(names)
+    spared = {names[id(p)].rpartition(".")[2] for p in free}
+    kept = {names[id(p)].rpartition(".")[2] for p in decayed}
+    assert not {"log_dt", "A_real", "A_imag", "A_log", "dt_bias", "bias", "D"} & kept
+    assert not {"B", "C", "M"} & spared
+    groups = adamw(net, 0.1, 0.02).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.02, 0.0]
+    assert groups[0]["betas"] == (0.9, 0.999)
+
+
+@given(st.integers(1, 3), st.integers(2, 12), st.integers(2, 24), st.floats(1e-6, 1e3))
+def test_a_matrix_is_turned_into_an_orthogonal_one(count: int, rows: int, columns: int, scale: float) -> None:
+    x = torch.randn(count, rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(rows * columns))
+    u, sizes, v = torch.linalg.svd(scale * x, full_matrices=False)
+    inside = u.mT @ orthogonal(scale * x) @ v.mT  # diagonal, if the singular vectors stay
+    found = inside.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(inside, torch.diag_embed(found), atol=1e-6, rtol=0)
+    large = sizes > 0.05 * sizes.square().sum(1, keepdim=True).sqrt()
+    assert ((found > 0.6) & (found < 1.3))[large].all()
+
+
+def test_one_step_of_muon_is_the_formula_for_matrices_and_adamw_for_the_rest() -> None:
+    ours, theirs = classifier(TABLE, classes=3), classifier(TABLE, classes=3)
+    theirs.load_state_dict(ours.state_dict())
+    optimizers = muon(ours, 0.1, 0.02), adamw(theirs, 0.1, 0.02)
+    before = {name: p.detach().clone() for name, p in ours.named_parameters()}
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        p.grad = torch.randn_like(p)
+        q.grad = p.grad.clone()
+    gradients = {name: q.grad for name, q in theirs.named_parameters()}
+    for optimizer in optimizers:
+        optimizer.step()
+    matrices = {id(p) for group in optimizers[0].param_groups if group.get("matrices") for p in group["params"]}
+    assert {n.rpartition(".")[2] for n, p in ours.named_parameters() if id(p) in matrices} == {"B", "C", "E", "weight"}
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        if id(p) in matrices:
+            turned = orthogonal(gradients[name].flatten(1)[None])[0].reshape(p.shape)
+            size = 0.1 * 0.2 * max(p.flatten(1).shape) ** 0.5
+            torch.testing.assert_close(
+                p.detach(), (1 - 0.1 * 0.02) * before[name] - size * turned, atol=1e-5, rtol=1e-5
+            )
+        else:
+            assert torch.equal(p, q), name
+
+
+def test_muon_takes_no_closure() -> None:
+    with pytest.raises(ValueError, match="no closure"):
+        muon(classifier(TABLE, classes=3), 0.1, 0.0).step(lambda: 0.0)
+
+
+def test_the_optimizers_that_may_be_named_are_there() -> None:
+    assert tuple(OPTIMIZERS) == config.OPTIMIZERS
+    with pytest.raises(ValueError, match="optimizer should be one of adamw, muon, got 'sgd'"):
+        settings(optimizer="sgd")
+
+
+def test_the_average_follows_as_its_formula_says() -> None:
+    net = classifier(TABLE, classes=3)
+    average = Average(net, 0.9)
+    wanted = {name: x.clone() for name, x in net.state_dict().items()}
+    for step in range(1, 4):
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(torch.randn_like(p))
+        decay = min(0.9, (1 + step) / (10 + step))
+        wanted = {name: decay * wanted[name] + (1 - decay) * x for name, x in net.state_dict().items()}
+        average.update(net, step)
+    assert all(torch.allclose(x, wanted[name], atol=1e-6) for name, x in average.net.state_dict().items())
+    with pytest.raises(ValueError, match="below 1"):
+        Average(net, 1.0)
+
+
+def test_no_average_is_the_network_itself() -> None:
+    net = denoiser("hybrid-slim", states=2)
+    average = Average(net, 0.0)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(1.5)
+    average.update(net, 1)
+    assert all(torch.equal(x, average.net.state_dict()[name]) for name, x in net.state_dict().items())
+
+
+def test_settings_are_overridden_by_pairs() -> None:
+    config = settings()
+    changed = override(config, ["minutes=1.5", "lr=1e-3", "compile=true", "batch=12", "precision=bf16"])
+    assert (changed.minutes, changed.steps, changed.lr, changed.batch) == (1.5, 0, 1e-3, 12)
+    assert changed.compile is True
+    assert changed.precision == "bf16"
+    assert from_data(type(config), to_data(changed)) == changed
+    again = override(override(config, ["minutes=3"]), ["epochs=0.5"])
+    assert override(replace(again, epochs=0, minutes=180), ["minutes=0.25"]).minutes == 0.25
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("bach=3", "no setting 'bach'; did you mean batch"),
+        ("zzz=3", "no setting 'zzz'; there are accumulate, batch"),
+        ("batch", "key=value"),
+        ("batch=many", "batch should be a whole number, got 'many'"),
+        ("lr=fast", "lr should be a number"),
+        ("compile=perhaps", "compile should be true or false"),
+        ("batch=0", "batch should be above 0"),
+        ("precision=fp8", "precision should be one of"),
+        ("accumulate=4", "batch 6 cannot be taken in 4 equal parts"),
+        ("steps=0", "give one of epochs, steps and minutes"),
+    ],
+)
+def test_bad_settings_are_named(pair: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        override(settings(), [pair])
+
+
+def keys(**given: Any) -> list[tuple[int, int]]:
+    """The first keys of all processes, in order of the endless sequence."""
+    ranks, steps = given.get("ranks", 1), given.pop("steps")
+    orders = [
+        islice(Order(Tones(30), 7, given["batch"], rank, ranks, given.get("start", 0)), steps) for rank in range(ranks)
+    ]
+    return [key for shares in zip(*orders, strict=True) for share in shares for key in share]
+
+
+@given(ranks=st.sampled_from([1, 2, 3, 4]), share=st.integers(1, 4), start=st.integers(0, 5))
+def test_the_order_is_the_same_for_any_number_of_processes_and_any_start(ranks: int, share: int, start: int) -> None:
+    batch = ranks * share
+    alone = keys(batch=batch, steps=start + 8)
+    assert keys(batch=batch, ranks=ranks, steps=8, start=start) == alone[start * batch :]
+
+
+def test_every_epoch_has_every_example_once_in_an_order_of_its_own() -> None:
+    found = keys(batch=6, steps=10)
+    first, second = [i for e, i in found if e == 0], [i for e, i in found if e == 1]
+    assert sorted(first) == sorted(second) == list(range(30))
+    assert first != second
+    assert first != list(range(30))
+
+
+def test_the_order_refuses_what_cannot_be_shared() -> None:
+    with pytest.raises(ValueError, match="batch of 5 rows cannot be shared equally by 2"):
+        Order(Tones(), 0, 5, 0, 2)
+    with pytest.raises(ValueError, match="no examples"):
+        Order(Tones(0), 0, 4)
+
+
+def test_shorter_arrays_are_padded() -> None:
+    items = [{"audio": np.ones((1, n), np.float32), "label": np.array(n)} for n in (2, 4)]
+    batch = collate(items)
+    assert batch["audio"].tolist() == [[[1, 1, 0, 0]], [[1, 1, 1, 1]]]
+    assert batch["label"].tolist() == [2, 4]
