@@ -321,9 +321,7 @@ class Streaming(Protocol):
 
 def open_for(task: str, model: str | os.PathLike[str] | Streaming, batch: int, threads: int) -> Streaming:
     """A session for a task, or one that is already open; an error if the model does something else."""
-    session: Streaming = (
-        Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
-    )
+    session: Streaming = Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
     given = session.settings.task
     if given != task:
         raise SessionError(
