@@ -19,6 +19,8 @@ from centaurus.verification import Law
 TIGHT = 1e-9
 SINGLE_VALUES = 1e-4
 SINGLE_GRADIENTS = 1e-3
+IMPULSES = 8  # at different places of a hop
+DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this part of a hop
 
 
 class Case(NamedTuple):
@@ -270,6 +272,24 @@ def meta_device(case: Case) -> Law:
     return Law("runs on the meta device", wrong, 0)
 
 
+@torch.no_grad()
+def delay_measured(case: Case) -> Law:
+    """Where an impulse in noise comes out, against the delay declared, in input samples."""
+    layer, declared = case.layer, int(case.layer.delay)
+    at = [2 * layer.hop + k * (layer.hop // IMPULSES + 1) for k in range(IMPULSES)]
+    heard_for = 2 * declared + 4 * layer.hop
+    hops = -(-(at[-1] + heard_for) // layer.hop)
+    generator = torch.Generator().manual_seed(case.seed)
+    shape = (1, case.signal.shape[1], hops * layer.hop)
+    noise = 0.01 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    struck = noise.repeat(IMPULSES, 1, 1)
+    struck[range(IMPULSES), :, at] += 1
+    response = (layer(struck) - layer(noise)).abs().sum(1)
+    aligned = torch.stack([row[k : k + heard_for] for row, k in zip(response, at, strict=True)])
+    measured = int(aligned.sum(0).argmax())
+    return Law("delay is what is declared, in samples", abs(measured - declared), layer.hop // DELAY_SHARE)
+
+
 SPLITS: list[Check] = [
     split("values", values, torch.float64, TIGHT),
     split("gradients", gradients, torch.float64, TIGHT),
@@ -283,4 +303,5 @@ MOVES: list[Check] = [any_layout, every_parameter_learns, copies_agree, dtype_mo
 def measure(layer: Layer, channels: int, batch: int = 2, hops: int | None = None, seed: int = 0) -> list[Law]:
     """Every law for one layer on noise of ``channels`` channels; the layer itself is left as it was."""
     case = make_case(layer, channels, batch, hops, seed)
-    return [law(case) for law in (*SPLITS, *SHAPES, *MOVES)]
+    late = layer.ratio == 1 and any(isinstance(x, Layer) and x.delay for x in layer.modules())
+    return [law(case) for law in (*SPLITS, *SHAPES, *MOVES, *[delay_measured] * late)]

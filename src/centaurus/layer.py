@@ -20,8 +20,9 @@ State = Union[Tensor, tuple["State", ...]]  # noqa: UP007 - the name is not yet 
 class Layer(nn.Module, ABC):
     """A causal map of (batch, channels, time) signals that can be run whole or piece by piece."""
 
-    hop: int = 1
-    ratio: Fraction = Fraction(1)
+    hop: int = 1  # samples that a step takes, or a multiple of them
+    ratio: Fraction = Fraction(1)  # output frames for every input sample
+    delay: Fraction = Fraction(0)  # input samples between a sample and the output that belongs to it
 
     @abstractmethod
     def init_state(self, batch: int) -> State:

@@ -10,14 +10,16 @@ from centaurus.models import (
     Network,
     RecognizerTable,
     Row,
+    SpectralTable,
+    SpotterTable,
     classifier,
     denoiser,
     recognizer,
 )
-from centaurus.models.tables import CLASSIFIERS, DENOISERS, RECOGNIZERS
+from centaurus.models.tables import CLASSIFIERS, DENOISERS, MEL, RECOGNIZERS
 
 FAMILIES = [
-    *(name for name in CLASSIFIERS if name.endswith("-2")),
+    *(name for name in CLASSIFIERS if name.endswith("-2") or name.startswith("mel")),
     *(f"denoiser/{name}" for name in DENOISERS),
     *(f"recognizer/{name}" for name in RECOGNIZERS),
 ]
@@ -37,6 +39,8 @@ def narrow(name: str) -> Network:
     task, _, row = name.rpartition("/")
     if task == "denoiser":
         table = DENOISERS[row]
+        if isinstance(table, SpectralTable):
+            return denoiser(SpectralTable(_rows(table.blocks), 2, analysis=64, synthesis=32, hop=16))
         parts = [_rows(rows) for rows in (table.encoder, table.middle, table.decoder, table.output)]
         return denoiser(DenoiserTable(*parts, conv=table.conv))
     if task == "recognizer":
@@ -44,4 +48,8 @@ def narrow(name: str) -> Network:
         gated = min(given.gated, 2)
         table = RecognizerTable(_rows(given.backbone), _rows(given.head), given.module, gated)
         return recognizer(table, vocabulary=5, characters=3)
-    return classifier(ClassifierTable(_rows(CLASSIFIERS[row].blocks)), classes=3)
+    blocks = _rows(CLASSIFIERS[row].blocks)
+    if blocks[0].kind == MEL:
+        blocks = (Row(MEL, 16, 6, window=64), *blocks[1:])
+    kind = SpotterTable if isinstance(CLASSIFIERS[row], SpotterTable) else ClassifierTable
+    return classifier(kind(blocks), classes=3)

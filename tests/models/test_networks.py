@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from centaurus.laws import randomized
-from centaurus.models import Row, build, classifier, denoiser, names, recognizer
+from centaurus.models import Row, build, classifier, count, denoiser, names, recognizer
 from centaurus.models.tables import CLASSIFIERS, DENOISER, RECOGNIZER, SELECTIVE
 from centaurus.nn import DCBlock, Stream
 from centaurus.ssm import S6, SSM
@@ -36,7 +36,7 @@ def test_latency_is_the_hop(name: str) -> None:
 
 
 def test_every_name_builds() -> None:
-    assert len(names()) == len(set(names())) == 23 + 8 + 4
+    assert len(names()) == len(set(names())) == 25 + 9 + 4
     for name in ("kws-hybrid-2", "classifier/kws-hybrid-2", "denoiser/s6"):
         assert build(name).hop == 256
     assert [names()[0], names()[-1]] == ["kws-separable-2", "recognizer/mamba"]
@@ -103,6 +103,34 @@ def test_a_table_of_your_own() -> None:
     assert (net.hop, net.settings["classes"]) == (8, ["yes", "no"])
     assert isinstance(net.body.blocks.layers()[0], DCBlock)
     check_layer(net.body, 1)
+
+
+def test_the_spectral_denoiser_starts_as_the_identity_and_answers_late() -> None:
+    torch.manual_seed(0)
+    net = denoiser("spectral").eval()
+    report = count(net)
+    assert (net.hop, net.delay, report.delay, report.latency) == (128, 128, 128, 256)
+    assert report.tensors < 1_500_000
+    assert report.flops_per_second < 200e6
+    x = torch.randn(1, 1, 16_000)
+    with torch.no_grad():
+        late = net(x)[..., 128:] - x[..., :-128]
+    assert late.square().mean() < 1e-3
+
+
+def test_the_state_dict_of_the_spectral_networks_has_these_names() -> None:
+    for net, before in ((narrow("denoiser/spectral"), "body.mask.body."), (narrow("mel-pointwise"), "body.")):
+        names = {name.removeprefix(before) for name in net.state_dict()}
+        layers = ("into", "norm", "blocks.0.mixer.body.norm", "blocks.0.ffn.body.norm", "blocks.0.ffn.body.wide")
+        layers += ("blocks.0.ffn.body.narrow", "last", "out")
+        assert names >= {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
+        assert names >= {f"blocks.1.mixer.body.ssm.{name}" for name in ("log_dt", "A_real", "A_imag", "B", "C")}
+
+
+def test_a_spotter_on_mel_frames_has_logits_every_20_ms() -> None:
+    net = classifier("mel-pointwise", classes=["yes", "no", "other"]).eval()
+    assert (net.hop, net.delay) == (320, 0)
+    assert net(torch.randn(1, 1, 16_000)).shape == (1, 3, 50)
 
 
 def test_a_denoiser_may_keep_its_level() -> None:

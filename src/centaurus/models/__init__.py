@@ -8,7 +8,15 @@ from centaurus.models.count import Report, count
 from centaurus.models.denoiser import Denoiser, denoiser
 from centaurus.models.network import Network
 from centaurus.models.recognizer import Heads, Recognizer, recognizer
-from centaurus.models.tables import ClassifierTable, DenoiserTable, RecognizerTable, Row, names
+from centaurus.models.tables import (
+    ClassifierTable,
+    DenoiserTable,
+    RecognizerTable,
+    Row,
+    SpectralTable,
+    SpotterTable,
+    names,
+)
 from centaurus.models.verify import verify
 from centaurus.verification import Verification
 
@@ -23,6 +31,8 @@ __all__ = [
     "RecognizerTable",
     "Report",
     "Row",
+    "SpectralTable",
+    "SpotterTable",
     "Verification",
     "build",
     "classifier",

@@ -10,10 +10,22 @@ from typing import Any, ClassVar, final
 from torch import Tensor
 
 from centaurus.layer import Layer, State
-from centaurus.models.network import Network
-from centaurus.models.rows import front, lookup, state_space, with_states
-from centaurus.models.tables import CLASSIFIERS, ClassifierTable, Row
-from centaurus.nn import AvgPool, Block, Composite, Part, Pointwise, RunningMean, Serial, SiLU, WindowedMean
+from centaurus.models.network import SAMPLE_RATE, Network
+from centaurus.models.rows import front, lookup, mel_bands, residual_blocks, state_space, with_states
+from centaurus.models.tables import CLASSIFIERS, MEL, ClassifierTable, Row, SpotterTable
+from centaurus.nn import (
+    AvgPool,
+    Block,
+    Composite,
+    Down,
+    LayerNorm,
+    Part,
+    Pointwise,
+    RunningMean,
+    Serial,
+    SiLU,
+    WindowedMean,
+)
 
 FEW_FEATURES = 4  # channels are dropped only where there are more
 
@@ -39,29 +51,65 @@ class Dense(Composite):
 
 @final
 class Classifier(Network):
-    """Logits (batch, classes, frames) of the mean of all frames so far, or of the last ``window`` frames."""
+    """Logits (batch, classes, frames) of the mean of all frames so far, or of the last ``window`` frames.
+
+    A ``ClassifierTable`` gives the paper's blocks with pooling, a ``SpotterTable`` residual blocks on mel frames.
+    """
 
     task: ClassVar[str] = "classifier"
 
-    def __init__(self, table: ClassifierTable, settings: Mapping[str, Any] | None = None) -> None:
-        first, rows = front(table.blocks)
-        blocks, channels = pooled_blocks(rows, table.dropout)
-        mean = RunningMean(channels) if table.window is None else WindowedMean(channels, table.window)
-        head = Dense(channels, table.classes)
-        body = Serial({"blocks": Serial([*first, *blocks]), "mean": mean, "head": head})
+    def __init__(self, table: ClassifierTable | SpotterTable, settings: Mapping[str, Any] | None = None) -> None:
+        rate = int((settings or {}).get("sample_rate", SAMPLE_RATE))
+        body = pooled(table) if isinstance(table, ClassifierTable) else on_mel_frames(table, rate)
         super().__init__(table, body, settings)
 
     def parts(self) -> list[Part]:
         return self.body.parts()
 
 
-def pooled_blocks(rows: Sequence[Row], dropout: float) -> tuple[list[Layer], int]:
-    """Blocks and the channels they end with. All but the very first have a projection for a skip."""
+def pooled(table: ClassifierTable) -> Serial:
+    """The paper's keyword spotter: blocks with pooling, a mean over time and two dense layers."""
+    first, rows = front(table.blocks)
+    start = table.blocks[0].channels if table.blocks[0].kind == MEL else 1
+    blocks, channels = pooled_blocks(rows, table.dropout, start)
+    head = Dense(channels, table.classes)
+    return Serial({"blocks": Serial([*first, *blocks]), "mean": _mean(channels, table.window), "head": head})
+
+
+def on_mel_frames(table: SpotterTable, rate: int) -> Serial:
+    """Residual blocks on stacked mel frames, and logits of every frame.
+
+    Parameters: ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
+    ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and ``out``.
+    """
+    if not table.blocks or table.blocks[0].kind != MEL:
+        raise ValueError(f"a spotter on mel frames starts with a row of kind 'mel', got {table.blocks[:1]}")
+    mel, *rows = table.blocks
+    blocks, channels = residual_blocks(rows, table.expansion, table.dropout)
+    if not rows:
+        raise ValueError("a network needs at least one block, got a mel row alone")
+    parts: dict[str, Layer] = {
+        "front": mel_bands(mel, table.power, table.release, table.low, table.high, rate),
+        "into": Down(mel.channels, channels, table.stack, bias=True),
+        "norm": LayerNorm(channels),
+        "blocks": blocks,
+        "last": LayerNorm(channels),
+    }
+    if table.window != 1:
+        parts["mean"] = _mean(channels, table.window)
+    return Serial(parts | {"out": Pointwise(channels, table.classes)})
+
+
+def _mean(channels: int, window: int | None) -> Layer:
+    return RunningMean(channels) if window is None else WindowedMean(channels, window)
+
+
+def pooled_blocks(rows: Sequence[Row], dropout: float, channels: int = 1) -> tuple[list[Layer], int]:
+    """Blocks and the channels they end with. All but a first one of one channel have a projection for a skip."""
     blocks: list[Layer] = []
-    channels = 1
     for row in [same for given in rows for same in [given] * given.times]:
         body = state_space(row, channels, row.channels)
-        skip = Pointwise(channels, row.channels, bias=False) if blocks else None
+        skip = Pointwise(channels, row.channels, bias=False) if blocks or channels > 1 else None
         drop = dropout if row.channels > FEW_FEATURES else 0.0
         blocks.append(Block(body, row.channels, skip, drop, resample=AvgPool(row.resample)))
         channels = row.channels
@@ -69,7 +117,7 @@ def pooled_blocks(rows: Sequence[Row], dropout: float) -> tuple[list[Layer], int
 
 
 def classifier(
-    table: str | ClassifierTable,
+    table: str | ClassifierTable | SpotterTable,
     classes: int | Sequence[str] | None = None,
     states: int | None = None,
     window: int | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import groupby
+from math import ceil
 from typing import Any, Protocol, runtime_checkable
 
 from centaurus.layer import Layer, state_tensors
@@ -22,7 +23,7 @@ class Cost(Protocol):
     def parameters(self) -> int: ...
 
     @property
-    def flops(self) -> int: ...
+    def flops(self) -> int | Fraction: ...
 
 
 @runtime_checkable
@@ -48,7 +49,11 @@ class CountRow:
 
 @dataclass(frozen=True)
 class Report:
-    """The cost of a network. ``parameters`` follows the convention, ``tensors`` is every number in its file."""
+    """The cost of a network. ``parameters`` follows the convention, ``tensors`` is every number in its file.
+
+    ``latency`` is ``hop + delay``: a sample waits for its hop to fill, and the output that belongs to it comes
+    ``delay`` samples after its place.
+    """
 
     rate: int
     convention: str
@@ -57,6 +62,7 @@ class Report:
     flops_per_second: float
     state_floats: int
     hop: int
+    delay: int
     latency: int
     rows: tuple[CountRow, ...]
 
@@ -72,7 +78,8 @@ class Report:
         lines.append(f"{'total':<{NAME_WIDTH}} {'':<10} {'':>8} {total}")
         milliseconds = 1000 * self.latency / self.rate
         lines.append(f"{self.tensors:,} numbers in the file; counted by the convention '{self.convention}'")
-        lines.append(f"hop and latency {self.hop:,} samples: {milliseconds:g} ms at {self.rate:,} Hz")
+        what = "hop and latency" if not self.delay else f"hop {self.hop:,} + delay {self.delay:,} = latency"
+        lines.append(f"{what} {self.latency:,} samples: {milliseconds:g} ms at {self.rate:,} Hz")
         return "\n".join(lines)
 
 
@@ -96,7 +103,8 @@ def count(net: Layer, rate: int = 16_000, convention: str = "table") -> Report:
         flops_per_second=sum(row.flops_per_second for row in counted),
         state_floats=sum(x.numel() for x in state_tensors(net.init_state(1))),
         hop=net.hop,
-        latency=net.hop,
+        delay=ceil(net.delay),
+        latency=net.hop + ceil(net.delay),
         rows=rows,
     )
 

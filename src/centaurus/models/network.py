@@ -27,7 +27,7 @@ class Network(Composite):
         super().__init__()
         self.table = table
         self.body = body
-        self.hop, self.ratio = body.hop, body.ratio
+        self.hop, self.ratio, self.delay = body.hop, body.ratio, body.delay
         self.settings: dict[str, Any] = {"sample_rate": SAMPLE_RATE} | dict(settings or {})
         try:
             json.dumps(self.settings)

@@ -10,12 +10,21 @@ from centaurus.models.classifier import Classifier
 from centaurus.models.denoiser import Denoiser
 from centaurus.models.network import Network
 from centaurus.models.recognizer import Recognizer
-from centaurus.models.tables import ClassifierTable, DenoiserTable, RecognizerTable, Row, Table
+from centaurus.models.tables import (
+    ClassifierTable,
+    DenoiserTable,
+    RecognizerTable,
+    Row,
+    SpectralTable,
+    SpotterTable,
+    Table,
+)
 
-TABLES: dict[str, type[Table]] = {
-    "classifier": ClassifierTable,
-    "denoiser": DenoiserTable,
-    "recognizer": RecognizerTable,
+# The tables of each task; a file's is the first that has all of its fields.
+TABLES: dict[str, tuple[type[Table], ...]] = {
+    "classifier": (ClassifierTable, SpotterTable),
+    "denoiser": (DenoiserTable, SpectralTable),
+    "recognizer": (RecognizerTable,),
 }
 NETWORKS: dict[str, Callable[[Any, Mapping[str, Any]], Network]] = {
     "classifier": Classifier,
@@ -33,7 +42,8 @@ def rebuild(task: str, data: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     """A new network for this task from the data of its table."""
     if task not in TABLES:
         raise ValueError(f"the task should be one of {', '.join(TABLES)}, got {task!r}")
-    return NETWORKS[task](_read(TABLES[task], data, task), settings)
+    fitting = [kind for kind in TABLES[task] if set(data) <= {field.name for field in fields(kind)}]
+    return NETWORKS[task](_read((fitting or TABLES[task])[0], data, task), settings)
 
 
 def _rows(value: Any, where: str) -> tuple[Row, ...]:

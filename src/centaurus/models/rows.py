@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from centaurus.layer import Layer
-from centaurus.models.tables import DC_BLOCK, SELECTIVE, SEPARABLE, Row
-from centaurus.nn import DCBlock
+from centaurus.models.tables import DC_BLOCK, MEL, SELECTIVE, SEPARABLE, Row
+from centaurus.nn import Analysis, DCBlock, Dropout1d, LayerNorm, Mel, Pointwise, Residual, Serial, SiLU
 from centaurus.ssm import S6, SSM
 
 T = TypeVar("T")
@@ -23,12 +23,45 @@ def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
 
 
 def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:
-    """The DC blocker, if that is the first row, and the rows of blocks."""
-    first = [DCBlock()] if rows and rows[0].kind == DC_BLOCK else []
+    """The DC blocker or mel bands, if that is the first row, and the rows of blocks."""
+    first: list[Layer] = []
+    if rows and rows[0].kind == DC_BLOCK:
+        first = [DCBlock()]
+    elif rows and rows[0].kind == MEL:
+        first = [mel_bands(rows[0])]
     blocks = list(rows[len(first) :])
     if not blocks:
         raise ValueError(f"a network needs at least one block, got {len(rows)} rows without any")
-    return list(first), blocks
+    return first, blocks
+
+
+def mel_bands(
+    row: Row, power: float = 0.0, release: float = 0.0, low: float = 60.0, high: float = 7800.0, rate: int = 16_000
+) -> Serial:
+    """The mel bands of a ``mel`` row, frame by frame."""
+    analysis = Analysis(row.window, row.resample)
+    bands = Mel(analysis.bins, row.channels, rate, low, high, power, release)
+    return Serial({"analysis": analysis, "mel": bands})
+
+
+def residual_blocks(rows: Sequence[Row], expansion: int, dropout: float = 0.0) -> tuple[Serial, int]:
+    """Pre-norm blocks at one rate and width, and that width: a state-space layer, then an FFN, each around a skip.
+
+    The FFN's last weights start at zero, so that each block starts as its state-space layer alone.
+    """
+    blocks: list[Layer] = []
+    width = rows[0].channels if rows else 0
+    for row in [same for given in rows for same in [given] * given.times]:
+        if row.resample != 1 or row.channels != width:
+            raise ValueError(f"residual blocks keep the rate and their {width} channels: {row}")
+        inside = {"norm": LayerNorm(width), "ssm": state_space(row, width, width), "silu": SiLU()}
+        block = {"mixer": Residual(Serial(inside | ({"dropout": Dropout1d(dropout)} if dropout else {})))}
+        if expansion:
+            wide, narrow = Pointwise(width, expansion * width), Pointwise(expansion * width, width)
+            narrow.weight.data.zero_()
+            block["ffn"] = Residual(Serial({"norm": LayerNorm(width), "wide": wide, "silu": SiLU(), "narrow": narrow}))
+        blocks.append(Serial(block))
+    return Serial(blocks), width
 
 
 def with_states(rows: tuple[Row, ...], states: int | None) -> tuple[Row, ...]:

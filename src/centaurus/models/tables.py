@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SEPARABLE, SELECTIVE, POINTWISE, BOTTLENECK, FULL = "separable", "s6", "pointwise", "bottleneck", "full"
-DC_BLOCK = "dc-block"
+DC_BLOCK, MEL = "dc-block", "mel"
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of a table; ``channels`` are those after resampling, ``times`` stacks the block.
 
-    ``kind`` is a topology, ``s6``, or ``dc-block``: a row without states that may stand first of all.
+    ``kind`` is a topology or ``s6``. Two kinds without states may stand first of all: ``dc-block``, and ``mel``, whose
+    ``resample`` is the hop, ``channels`` the bands and ``window`` the samples of a frame.
     """
 
     kind: str
@@ -27,6 +28,7 @@ class Row:
     groups: int = 1
     times: int = 1
     complex: bool = False
+    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,45 @@ class RecognizerTable:
     pooled: bool = False
 
 
-Table = ClassifierTable | DenoiserTable | RecognizerTable
+@dataclass(frozen=True)
+class SpectralTable:
+    """Residual blocks on compressed spectra, which give a complex mask: a denoiser that is late by synthesis - hop.
+
+    Frames of ``analysis`` samples every ``hop``; magnitudes over a level of ``release`` frames (from bin ``lowest`` on)
+    to the power ``power``. Each row is a state-space layer and, with ``expansion``, an FFN that much wider.
+    """
+
+    blocks: tuple[Row, ...]
+    expansion: int = 2
+    analysis: int = 512
+    synthesis: int = 256
+    hop: int = 128
+    power: float = 0.3
+    release: float = 375.0
+    lowest: int = 2
+
+
+@dataclass(frozen=True)
+class SpotterTable:
+    """Residual blocks on mel frames, ``stack`` of them side by side; logits of the mean of the last ``window`` frames.
+
+    The first row is ``mel``. With ``release`` (frames) the bands are taken over a level that follows the signal;
+    ``power`` is the exponent of magnitudes, 0 a logarithm. ``expansion`` is that of the FFN of each block, 0 none.
+    """
+
+    blocks: tuple[Row, ...]
+    stack: int = 2
+    expansion: int = 2
+    power: float = 0.0
+    release: float = 0.0
+    low: float = 60.0
+    high: float = 7800.0
+    dropout: float = 0.0
+    classes: int = 35
+    window: int | None = 1
+
+
+Table = ClassifierTable | SpotterTable | DenoiserTable | SpectralTable | RecognizerTable
 
 
 # Keyword spotting: six blocks, channels w, 2w, … 32w, pooled by 4, 4, 2, 2, 2, 2.
@@ -93,7 +133,7 @@ HYBRID = (FULL, FULL, BOTTLENECK, BOTTLENECK, POINTWISE, POINTWISE)
 FOURS = (4, 4, 4, 4, 4, 4)
 
 # fmt: off
-CLASSIFIERS: dict[str, ClassifierTable] = {
+CLASSIFIERS: dict[str, ClassifierTable | SpotterTable] = {
     "kws-separable-2":   keywords((SEPARABLE,) * 6,  (2, 4, 8, 16, 32, 64),       FOURS),
     "kws-separable-4":   keywords((SEPARABLE,) * 6,  (4, 8, 16, 32, 64, 128),     FOURS),
     "kws-separable-8":   keywords((SEPARABLE,) * 6,  (8, 16, 32, 64, 128, 256),   FOURS),
@@ -118,12 +158,34 @@ CLASSIFIERS: dict[str, ClassifierTable] = {
 # fmt: on
 
 
-def complex_blocks(table: ClassifierTable) -> ClassifierTable:
+def complex_blocks(table: ClassifierTable | SpotterTable) -> ClassifierTable | SpotterTable:
     """The same table with complex projections."""
     return replace(table, blocks=tuple(replace(row, complex=True) for row in table.blocks))
 
 
 CLASSIFIERS |= {f"kws-hybrid-complex-{w}": complex_blocks(CLASSIFIERS[f"kws-hybrid-{w}"]) for w in (2, 4, 8)}
+
+# Beyond the paper: mel frames of 10 ms in front, two of them side by side, then blocks at 50 frames a second.
+
+# fmt: off
+CLASSIFIERS |= {
+    "mel-pointwise": SpotterTable(
+        blocks=(
+            #   kind        r  channels  states
+            Row(MEL,      160,  48, window=512),
+            Row(POINTWISE,  1,  96,  96, times=4),
+        ),
+    ),
+    "mel-pooled": ClassifierTable(
+        blocks=(
+            Row(MEL,      160,  48, window=512),
+            Row(POINTWISE,  2,  64,  64),
+            Row(POINTWISE,  1,  96,  96),
+            Row(POINTWISE,  1, 128, 128),
+        ),
+    ),
+}
+# fmt: on
 
 
 # Raw speech denoising: an hourglass.
@@ -169,7 +231,20 @@ def homogeneous(kind: str, states: int, substates: int = 1) -> DenoiserTable:
     return DenoiserTable(rows(d.encoder), rows(d.middle), rows(d.decoder), rows(d.output))
 
 
-DENOISERS: dict[str, DenoiserTable] = {
+# Beyond the paper: a complex mask on compressed spectra, 125 frames a second, 16 ms of latency.
+
+# fmt: off
+SPECTRAL = SpectralTable(
+    blocks=(
+        #   kind        r  channels  states
+        Row(POINTWISE,  1, 128, 192, times=4),
+    ),
+    expansion=2,
+    analysis=512, synthesis=256, hop=128,
+)
+# fmt: on
+
+DENOISERS: dict[str, DenoiserTable | SpectralTable] = {
     "hybrid": DENOISER,
     "hybrid-slim": replace(DENOISER, middle=()),
     "hybrid-conv": replace(DENOISER, conv=4),
@@ -178,6 +253,7 @@ DENOISERS: dict[str, DenoiserTable] = {
     "pointwise": homogeneous(POINTWISE, 256),
     "bottleneck": homogeneous(BOTTLENECK, 256, 4),
     "full": homogeneous(FULL, 4),
+    "spectral": SPECTRAL,
 }
 
 

@@ -4,17 +4,21 @@ from centaurus.nn.blocks import Activation, Block, Gated, conv_module, feed_forw
 from centaurus.nn.containers import Composite, Counts, Part
 from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
 from centaurus.nn.level import Leveled
-from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
+from centaurus.nn.memory import CausalConv, DCBlock, Delay, RunningMean, WindowedMean
+from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
 from centaurus.nn.stream import Hourglass, Layer, Residual, Serial, State, Stream, reset
 
 __all__ = [
     "Activation",
+    "Analysis",
     "AvgPool",
     "Block",
     "CausalConv",
     "Composite",
+    "Compress",
     "Counts",
     "DCBlock",
+    "Delay",
     "Down",
     "Dropout1d",
     "Gated",
@@ -22,6 +26,8 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Leveled",
+    "Mask",
+    "Mel",
     "Part",
     "Pointwise",
     "Residual",
@@ -30,6 +36,7 @@ __all__ = [
     "SiLU",
     "State",
     "Stream",
+    "Synthesis",
     "Up",
     "WindowedMean",
     "conv_module",

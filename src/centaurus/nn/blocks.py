@@ -48,6 +48,7 @@ class Block(Composite):
         if inside.hop != 1 or inside.ratio != 1:
             raise ValueError(f"inside a block the rate stays: hop {inside.hop} and ratio {inside.ratio} should be 1")
         self.hop, self.ratio = self.resample.hop, self.resample.ratio
+        self.delay = inside.delay + self.resample.delay
 
     def parts(self) -> list[Part]:
         found = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip}
@@ -106,8 +107,11 @@ class Gated(Composite):
 
     def __init__(self, channels: int, width: int, ssm: Layer, kernel: int = 4) -> None:
         super().__init__()
-        if ssm.hop != 1 or ssm.ratio != 1:
-            raise ValueError(f"a gated block keeps the rate: hop {ssm.hop} and ratio {ssm.ratio} should both be 1")
+        if ssm.hop != 1 or ssm.ratio != 1 or ssm.delay:
+            raise ValueError(
+                f"a gated block keeps the rate and does not wait: "
+                f"hop {ssm.hop} and ratio {ssm.ratio} should both be 1, delay {ssm.delay} should be 0"
+            )
         self.width = width
         self.norm = LayerNorm(channels)
         self.into = Pointwise(channels, 2 * width, bias=False)

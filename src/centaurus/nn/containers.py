@@ -20,7 +20,7 @@ class Counts(NamedTuple):
     """Parameters, and FLOPs per input frame, as the paper counts them: no biases, norms or activations."""
 
     parameters: int = 0
-    flops: int = 0
+    flops: int | Fraction = 0
 
 
 class Part(NamedTuple):
@@ -52,6 +52,15 @@ def chain(layers: Iterable[Layer]) -> tuple[int, Fraction]:
     return lcm(hop, ratio.denominator), ratio
 
 
+def total_delay(layers: Iterable[Layer]) -> Fraction:
+    """Delay of layers one after another, in input samples of the first: each waits at its own rate."""
+    delay, ratio = Fraction(0), Fraction(1)
+    for layer in layers:
+        delay += layer.delay / ratio
+        ratio *= layer.ratio
+    return delay
+
+
 def named(layers: Mapping[str, Layer] | Iterable[Layer]) -> dict[str, Layer]:
     """Layers by name; without names they are numbered."""
     found = dict(layers) if isinstance(layers, Mapping) else {str(k): layer for k, layer in enumerate(layers)}
@@ -76,6 +85,7 @@ class Serial(Composite):
             self.add_module(name, layer)
         self._names = tuple(found)
         self.hop, self.ratio = chain(found.values())
+        self.delay = total_delay(found.values())
 
     def layers(self) -> list[Layer]:
         """The layers in order."""
@@ -108,7 +118,13 @@ class Residual(Composite):
         self.skip = Serial() if skip is None else skip
         if self.body.ratio != self.skip.ratio:
             raise ValueError(f"body and skip must keep one rate: ratios are {self.body.ratio} and {self.skip.ratio}")
+        if self.body.delay != self.skip.delay:
+            raise ValueError(
+                f"body and skip should be equally late: delays are {self.body.delay} and {self.skip.delay} samples; "
+                f"put a Delay of the difference into the earlier one"
+            )
         self.hop, self.ratio = lcm(self.body.hop, self.skip.hop), self.body.ratio
+        self.delay = self.body.delay
 
     def parts(self) -> list[Part]:
         return [Part("body", self.body, Fraction(1)), Part("skip", self.skip, Fraction(1))]
@@ -138,6 +154,12 @@ class Hourglass(Composite):
                 f"an hourglass must come back to its own rate: encode has ratio {encode.ratio} (should be 1), "
                 f"down · inside · up = {down.ratio} · {inside.ratio} · {up.ratio} = {loop} (should be 1)"
             )
+        if total_delay((down, inside, up)):
+            raise ValueError(
+                f"between down and up an hourglass should have no delay, since what was encoded does not wait: "
+                f"got {total_delay((down, inside, up))} samples"
+            )
+        self.delay = total_delay((encode, decode))
         hop, self.ratio = chain((encode, down, inside, up, decode))
         self.hop = lcm(hop, chain((encode, decode))[0])
 

@@ -34,6 +34,8 @@ class Leveled(Composite):
         if not 0 <= kept < 1:
             raise ValueError(f"the share of the input that is kept should be from 0 to below 1, got {kept}")
         self.body, self.kept = body, kept
+        if body.delay:
+            raise ValueError(f"a body that keeps its level should have no delay, got {body.delay} samples")
         self.hop = body.hop
         self.decay = exp(-1 / release)
         self.register_buffer("like", torch.empty(0), persistent=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -83,6 +84,27 @@ class Remembering(Counted):
         at_least_one(channels=channels)
         self.channels = channels
         self.register_buffer("like", torch.empty(0), persistent=False)
+
+
+class Delay(Remembering):
+    """The signal of ``channels`` channels, ``frames`` frames later; silence at the start."""
+
+    def __init__(self, channels: int, frames: int) -> None:
+        super().__init__(channels)
+        at_least_one(frames=frames)
+        self.delay = Fraction(frames)
+
+    def extra_repr(self) -> str:
+        return f"channels={self.channels}, frames={self.delay}"
+
+    def init_state(self, batch: int) -> State:
+        return self.like.new_zeros(batch, self.channels, int(self.delay))
+
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        check_channels("Delay", u, self.channels)
+        (past,) = history(self, state, u.shape[0])
+        x = torch.cat([past.to(u.dtype), u], dim=-1)
+        return x[..., : u.shape[-1]], x[..., u.shape[-1] :].clone() if keep else ()
 
 
 class RunningMean(Remembering):
