@@ -23,7 +23,7 @@ from centaurus.audio.level import mix
 from centaurus.audio.spectrogram import save_png
 from centaurus.cli.evaluate import engine
 from centaurus.data import Clip, Corpus, open_corpus
-from centaurus.data.keywords import without_words
+from centaurus.data.examples.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
 from centaurus.evaluation.connected import connected
 from centaurus.runtime import Session

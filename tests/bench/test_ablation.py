@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from centaurus.data import synthetic
+from tests import corpora
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "ablation.py"
 
 
 def test_cells_are_trained_once_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    data, out = synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12), tmp_path / "out"
+    data, out = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12), tmp_path / "out"
 
     def run(networks: str) -> list[str]:
         given = ["--networks", networks, "--out", str(out), "steps=1", "words=yes,no", "validations=1", "batch=4"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from centaurus.cli.evaluate import _cells
-from centaurus.data import synthetic
+from tests import corpora
 from tests.cli.run import run
 
 FEW = ("steps=4", "batch=4", "workers=0", "validations=2", "before=0", "log_every=1")
@@ -17,7 +17,7 @@ FEW = ("steps=4", "batch=4", "workers=0", "validations=2", "before=0", "log_ever
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    return synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=10, speakers=10)
+    return corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=10, speakers=10)
 
 
 def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from centaurus.data import synthetic
+from tests import corpora
 
 WORDS = ("yes", "no", "bed", "left")
 
@@ -16,11 +16,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One folder of each layout but the pack."""
     root = tmp_path_factory.mktemp("corpora")
     return {
-        "speech-commands": synthetic.speech_commands(root / "words", WORDS, clips=10, speakers=10),
-        "voicebank": synthetic.voicebank(root / "pairs", train=6, test=2, seconds=1.0, rate=48_000),
-        "dns": synthetic.dns(root / "apart", clean=12, noise=5, seconds=1.0),
-        "librispeech": synthetic.librispeech(root / "read", train=9, dev=3, test=2, words=2, seconds=0.1),
-        "mls": synthetic.mls(root / "many", train=9, dev=3, test=2, words=2, seconds=0.1, suffix=".opus"),
+        "speech-commands": corpora.speech_commands(root / "words", WORDS, clips=10, speakers=10),
+        "voicebank": corpora.voicebank(root / "pairs", train=6, test=2, seconds=1.0, rate=48_000),
+        "dns": corpora.dns(root / "apart", clean=12, noise=5, seconds=1.0),
+        "librispeech": corpora.librispeech(root / "read", train=9, dev=3, test=2, words=2, seconds=0.1),
+        "mls": corpora.mls(root / "many", train=9, dev=3, test=2, words=2, seconds=0.1, suffix=".opus"),
     }
 
 

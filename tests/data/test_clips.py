@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from centaurus import audio, data
 from centaurus.audio import AudioError
 from centaurus.data import Clip, Corpus, Faults
-from centaurus.data.prepare import frames_at_rate
+from centaurus.data.cache import frames_at_rate
 
 
 def noise(frames: int, seed: int = 0) -> np.ndarray:
@@ -39,7 +39,7 @@ def test_a_part_equals_that_part_of_the_whole(
     if mapped:
         path = recordings[rate].with_suffix(".npy")
         if not path.exists():
-            np.save(path, data.packed.to_int16(audio.read(recordings[rate]).mono))
+            np.save(path, data.cache.to_int16(audio.read(recordings[rate]).mono))
         clip = Clip(path, "a", rate=rate)
     whole = data.load(clip, 16_000)
     assert len(whole) == 32_000

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from centaurus.data import Corpus, Phrases, Phrasing, open_corpus, prepared, synthetic
-from centaurus.data.phrases import bounds
+from centaurus.data import Corpus, Phrases, Phrasing, open_corpus, prepared
+from centaurus.data.examples.phrases import bounds
+from tests import corpora
 
 CLEAN = Phrasing(noisy=0.0, speed=0.0, whole=0.0)
 
@@ -16,7 +17,7 @@ CLEAN = Phrasing(noisy=0.0, speed=0.0, whole=0.0)
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder: Path = tmp_path_factory.mktemp("words")
-    synthetic.speech_commands(folder / "data", ("go", "left", "three"), clips=12, speakers=6)
+    corpora.speech_commands(folder / "data", ("go", "left", "three"), clips=12, speakers=6)
     return prepared(open_corpus(folder / "data").where(kind="word"), folder / "cache")
 
 

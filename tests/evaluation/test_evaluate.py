@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from centaurus import audio
-from centaurus.data import open_corpus, synthetic
+from centaurus.data import open_corpus
 from centaurus.evaluation import connected
 from centaurus.evaluation import metrics as ev
 from centaurus.evaluation.model import Engine
 from centaurus.evaluation.report import write
+from tests import corpora
 
 WORDS = ("yes", "no")
 
@@ -30,7 +31,7 @@ def engine(task: str, run: Any, classes: tuple[str, ...] = (), tokens: tuple[str
 
 
 def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
-    data = synthetic.speech_commands(tmp_path / "data", ("yes", "no", "up"), clips=20, speakers=20)
+    data = corpora.speech_commands(tmp_path / "data", ("yes", "no", "up"), clips=20, speakers=20)
     always = engine("classifier", lambda x: np.array([[0.0, 0, 0], [0, 0, 3]]), classes=WORDS)
     report = ev.evaluate(always, data)
     assert report.figures == {"accuracy": 0.5}  # "up" is no class and there is no background
@@ -45,7 +46,7 @@ def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
 
 def test_a_denoiser_that_does_nothing_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ev.MEASURES, "dnsmos")  # slow, and tested with the measures
-    data = synthetic.voicebank(tmp_path / "data", train=2, test=5, seconds=2.0)
+    data = corpora.voicebank(tmp_path / "data", train=2, test=5, seconds=2.0)
     report = ev.evaluate(engine("denoiser", lambda x: x[None]), data, limit=3)
     assert len(report.rows) == 3
     figures = report.figures
@@ -61,7 +62,7 @@ def test_a_denoiser_that_does_nothing_changes_nothing(tmp_path: Path, monkeypatc
 def test_speech_and_noise_are_mixed_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pesq", "stoi", "dnsmos"):
         monkeypatch.delitem(ev.MEASURES, name)
-    data = synthetic.dns(tmp_path / "data", clean=10, noise=8, seconds=1.5)
+    data = corpora.dns(tmp_path / "data", clean=10, noise=8, seconds=1.5)
     reports = [ev.evaluate(engine("denoiser", lambda x: 0.5 * x[None]), data, "train", limit=5) for _ in range(2)]
     assert reports[0].rows == reports[1].rows
     assert [row["snr"] for row in reports[0].rows] == [-5, 0, 5, 10, 15]
@@ -75,14 +76,14 @@ def test_a_measure_that_is_not_installed_is_left_out(tmp_path: Path, monkeypatch
     for name in ("stoi", "dnsmos"):
         monkeypatch.delitem(ev.MEASURES, name)
     monkeypatch.setitem(ev.MEASURES, "pesq", absent)
-    data = synthetic.voicebank(tmp_path / "data", train=2, test=2, seconds=1.0)
+    data = corpora.voicebank(tmp_path / "data", train=2, test=2, seconds=1.0)
     report = ev.evaluate(engine("denoiser", lambda x: x[None]), data)
     assert report.missing == {"pesq": "pesq is not installed"}
     assert set(report.figures) == {"si_sdr", "si_sdr_before"}
 
 
 def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:
-    data = synthetic.librispeech(tmp_path / "data", train=2, dev=2, test=3, words=2, letters="ab")
+    data = corpora.librispeech(tmp_path / "data", train=2, dev=2, test=3, words=2, letters="ab")
     silent = engine("recognizer", lambda x: np.array([[1.0], [0], [0]]), tokens=("<blank>", "a", "b"))
     report = ev.evaluate(silent, data)
     assert report.figures == {"wer": 1.0, "cer": 1.0}
@@ -91,12 +92,12 @@ def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
-    data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10)
+    data = corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10)
     with pytest.raises(ValueError, match="no word of the folder is a class of the model: left, right"):
         ev.evaluate(engine("classifier", lambda x: x, classes=("left", "right")), data)
     with pytest.raises(ValueError, match="none of the words of the speech-commands corpus is known to the model"):
         ev.evaluate(engine("recognizer", lambda x: x, tokens=("<blank>", "left")), data)
-    noise = synthetic.dns(tmp_path / "dns", clean=2, noise=2, seconds=1.0)
+    noise = corpora.dns(tmp_path / "dns", clean=2, noise=2, seconds=1.0)
     with pytest.raises(ValueError, match="no speech of the folder has a transcript"):
         ev.evaluate(engine("recognizer", lambda x: x, tokens=("", "a")), noise)
     with pytest.raises(ValueError, match=r"no clips of word in dev: choose --split"):
@@ -105,7 +106,7 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
 
 def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
     """A model that says what was said, each word two frames late, but never the last one."""
-    data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
+    data = corpora.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
     words = ev.clips(data, ("word",), 16_000, None)
     said = [
         connected.Phrases(words, how=how, fixed=1).phrase(k, np.random.default_rng(0))[1]

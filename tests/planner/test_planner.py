@@ -148,8 +148,6 @@ def test_a_plan_survives_json() -> None:
     assert len(data["steps"]) == len(plan.steps)
     assert data["seconds"] == pytest.approx(sum(s["forward_seconds"] + s["backward_seconds"] for s in data["steps"]))
     assert [r["plan"] for r in data["runners_up"]] == [p.summary() for p in plan.runners_up]
-    assert plan.without_runners_up() == plan
-    assert plan.without_runners_up().runners_up == ()
 
 
 def test_steps_follow_each_other() -> None:

@@ -13,13 +13,13 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from centaurus.data import synthetic
 from centaurus.models import save
 from centaurus.recipes import kws, launch
 from centaurus.recipes.kws import configure, network
 from centaurus.train.objectives import SOFTNESS, Classify
 from centaurus.train.run import Run
 from centaurus.train.teachers import answers_of
+from tests import corpora
 
 CLASSES = ["down", "no", "yes"]
 SMALL = replace(configure(small=True), dropout=0.0, workers=0)
@@ -101,7 +101,7 @@ def test_a_teacher_that_is_not_there_and_one_without_a_weight(tmp_path: Path, fi
 def test_a_run_learns_from_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With labels left out, what the teacher thinks is all there is to learn."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    data = synthetic.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
+    data = corpora.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
     teacher = loudness(tmp_path / "loud.onnx", CLASSES)
     settings = replace(
         SMALL, epochs=0, steps=24, batch=4, lr=0.02, ema=0.8, validations=1, log_every=1,
@@ -118,7 +118,7 @@ def test_the_teacher_of_the_recipe_is_one(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
     teacher = importlib.import_module("teacher")
-    data = synthetic.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
+    data = corpora.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
     path = teacher.teach(replace(SMALL, epochs=0, steps=3, batch=8, lr=0.005), data, tmp_path / "run" / "teacher.onnx")
     answers = answers_of(str(path), CLASSES)(0.1 * torch.randn(5, 1, 20_000))
     assert answers.shape == (5, 3)

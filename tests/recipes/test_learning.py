@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from centaurus.data import synthetic
 from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, Row
 from centaurus.recipes import asr, denoise, kws, launch
 from centaurus.train.config import Training
 from centaurus.train.run import Run
+from tests import corpora
 
 WORDS = ("yes", "no", "up", "down", "stop")
 LISTENER = ClassifierTable((Row("full", 16, 4, 8), Row("full", 4, 16, 4), Row("pointwise", 2, 48, 48)), dropout=0.0)
@@ -40,7 +40,7 @@ def best(name: str, settings: Training, data: Path, out: Path) -> dict[str, floa
 
 def test_keywords_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(kws.TABLES, "small", LISTENER)
-    data = synthetic.speech_commands(tmp_path / "data", WORDS, clips=40, speakers=20)
+    data = corpora.speech_commands(tmp_path / "data", WORDS, clips=40, speakers=20)
     settings = replace(
         kws.configure(small=True), epochs=0, steps=200, batch=16, lr=0.01, ema=0.95, before=0.25, speed=0.0,
         workers=0, validations=3,
@@ -51,7 +51,7 @@ def test_keywords_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_noise_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(denoise.TABLES, "small", CLEANER)
-    data = synthetic.dns(tmp_path / "data", clean=40, noise=150, seconds=2.0)
+    data = corpora.dns(tmp_path / "data", clean=40, noise=150, seconds=2.0)
     settings = replace(
         denoise.configure(small=True), epochs=0, steps=500, batch=4, lr=0.01, ema=0.95, length=2**13, snr_low=-15.0,
         snr_high=-5.0, variety=0.0, silent_speech=0.0, clean_input=0.0, residue=0.0, workers=0, validations=2,
@@ -63,7 +63,7 @@ def test_noise_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_letters_are_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(asr.TABLES, "small", SPELLER)
-    data = synthetic.librispeech(tmp_path / "data", train=300, dev=12, test=2, words=2, letters="afkpqs", seconds=0.2)
+    data = corpora.librispeech(tmp_path / "data", train=300, dev=12, test=2, words=2, letters="afkpqs", seconds=0.2)
     settings = replace(
         asr.configure(small=True), epochs=0, steps=150, batch=8, ema=0.95, length=40_960, losses="tokens:1",
         workers=0, validations=2,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from centaurus.audio import AudioError
-from centaurus.data import synthetic
 from centaurus.models import count, load
 from centaurus.recipes import RECIPES, asr, denoise, kws, launch
 from centaurus.train.config import from_data, override, to_data
 from centaurus.train.tokens import CHARACTERS
+from tests import corpora
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_recipes_and_networks_are_named() -> None:
 
 
 def test_words_of_ones_own_are_held_out(tmp_path: Path) -> None:
-    data = synthetic.speech_commands(tmp_path / "own", ("ja", "nein"), clips=12, speakers=12)
+    data = corpora.speech_commands(tmp_path / "own", ("ja", "nein"), clips=12, speakers=12)
     for name in ("validation_list.txt", "testing_list.txt"):
         (data / name).unlink()
     ready = kws.prepare(replace(kws.configure(True), background=0.5), data)
@@ -70,14 +70,14 @@ def test_a_window_is_a_word_so_that_a_clip_alone_is_its_mean() -> None:
 
 
 def test_pairs_are_learnt_from_as_they_are(tmp_path: Path) -> None:
-    data = synthetic.voicebank(tmp_path / "data", train=16, test=4, seconds=1.5)
+    data = corpora.voicebank(tmp_path / "data", train=16, test=4, seconds=1.5)
     ready = denoise.prepare(replace(denoise.configure(True), length=8192), data)
     assert ready.notes["examples"] == "pairs"
     assert ready.data.train.example(0, np.random.default_rng(0))["clean"].shape == (1, 8192)
 
 
 def test_speech_needs_a_vocabulary_and_a_teacher_goes_with_its_loss(tmp_path: Path) -> None:
-    data = synthetic.librispeech(tmp_path / "data", train=8, dev=2, test=2)
+    data = corpora.librispeech(tmp_path / "data", train=8, dev=2, test=2)
     small = asr.configure(True)
     with pytest.raises(ValueError, match="vocabulary=FILE"):
         asr.prepare(replace(small, vocabulary=""), data)
@@ -86,7 +86,7 @@ def test_speech_needs_a_vocabulary_and_a_teacher_goes_with_its_loss(tmp_path: Pa
 
 
 def test_logits_computed_before_travel_with_their_rows(tmp_path: Path) -> None:
-    data = synthetic.librispeech(tmp_path / "data", train=8, dev=2, test=2)
+    data = corpora.librispeech(tmp_path / "data", train=8, dev=2, test=2)
     logits = tmp_path / "logits"
     logits.mkdir()
     for path in data.rglob("*.flac"):
@@ -100,7 +100,7 @@ def test_logits_computed_before_travel_with_their_rows(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
-    data = synthetic.dns(tmp_path / "data", clean=10, noise=8, seconds=1.5)
+    data = corpora.dns(tmp_path / "data", clean=10, noise=8, seconds=1.5)
     broken = next(data.rglob("noise_003.wav"))
     broken.write_bytes(b"not a sound")
     ready = denoise.prepare(replace(denoise.configure(True), length=8192), data)
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("once", ["true", "false"])
 def test_a_damaged_recording_is_skipped_or_fails(tmp_path: Path, once: str) -> None:
-    data = synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
+    data = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
     damaged = min((data / "yes").glob("*.wav"))
     damaged.write_bytes(damaged.read_bytes()[:30])
     settings = override(kws.configure(True), [f"decode_once={once}"])
@@ -122,7 +122,7 @@ def test_a_damaged_recording_is_skipped_or_fails(tmp_path: Path, once: str) -> N
 
 @pytest.mark.parametrize("vocabulary", ["words", "characters"])
 def test_connected_words_are_put_together(tmp_path: Path, vocabulary: str) -> None:
-    data = synthetic.speech_commands(tmp_path / "data", ("go", "left"), clips=12, speakers=12)
+    data = corpora.speech_commands(tmp_path / "data", ("go", "left"), clips=12, speakers=12)
     settings = override(
         RECIPES["commands"].configure(True),
         [

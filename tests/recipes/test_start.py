@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from centaurus.data import synthetic
 from centaurus.models import (
     ClassifierTable,
     DenoiserTable,
@@ -25,6 +24,7 @@ from centaurus.recipes.launch import go_on_from
 from centaurus.train.config import override
 from centaurus.train.run import Run
 from scripts.stages import save_kept, save_mean, shorter, train
+from tests import corpora
 
 
 def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_dropout_does_not_matter(tmp_path: Path) -> None:
 
 def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    data = synthetic.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
+    data = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
     first = override(kws.configure(True), ["steps=2", "batch=2", "workers=0", "validations=1", "lr=1e-9"])
     stages = {"first": first, "second": shorter(first, 0.5)}
     last = train("kws", stages, data, tmp_path / "run")

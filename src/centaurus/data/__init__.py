@@ -5,16 +5,14 @@
 ``example(index, rng)``, whose every number follows from what they are given.
 """
 
-from centaurus.data.clips import Clip, Corpus, Faults, checked, load
-from centaurus.data.denoising_folders import pairs
-from centaurus.data.keywords import Keywords, Variation
+from centaurus.data.cache import cache_folder, measured, open_pack, prepared, write_pack
+from centaurus.data.corpus import Clip, Corpus, Faults, checked, load, without_leaks
+from centaurus.data.examples.keywords import Keywords, Variation
+from centaurus.data.examples.mixtures import Mixing, Mixtures, Pairs
+from centaurus.data.examples.phrases import Phrases, Phrasing, Spoken
+from centaurus.data.examples.utterances import Utterances
 from centaurus.data.layouts import LAYOUTS, open_corpus, recognise
-from centaurus.data.leakage import without_leaks
-from centaurus.data.mixtures import Mixing, Mixtures, Pairs
-from centaurus.data.packed import cache_folder, open_pack, write_pack
-from centaurus.data.phrases import Phrases, Phrasing, Spoken
-from centaurus.data.prepare import measured, prepared
-from centaurus.data.utterances import Utterances
+from centaurus.data.layouts.denoising import pairs
 
 __all__ = [
     "LAYOUTS",

@@ -1,20 +1,19 @@
-"""Small synthetic corpora, written to disk in the layouts of the public ones: for tests, demos and first runs.
-
-The same arguments write the same bytes. Speakers of different splits differ.
-"""
+"""A small synthetic corpus in the layout of Speech Commands, spoken by a formant voice: for demos and first runs."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centaurus import audio
-from centaurus.data.denoising import coloured, combine, hum
-from centaurus.data.voice import LETTERS, PHONES, Phone, Speaker, letter_phone, speak, word_phones
+from centaurus.audio.spectrogram import istft, stft
+from centaurus.data.noise import coloured, hum
 
 Samples = NDArray[np.float32]
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -27,15 +26,15 @@ def speech_commands(
     """Words of a second, a folder each, with the split lists and background noise: Speech Commands."""
     root = Path(folder)
     lists: dict[str, list[str]] = {"validation": [], "testing": []}
-    people = _people(seed, speakers)
+    voices = people(seed, speakers)
     for w, word in enumerate(words):
         (root / word).mkdir(parents=True, exist_ok=True)
         for k in range(clips):
             rng = np.random.default_rng([seed, 1, w, k])
             who = k % speakers
-            name = f"{word}/{_hex(seed, who)}_nohash_{k // speakers}.wav"
-            _write(root / name, _placed(speak(word_phones(word), people[who], rng), RATE, rng))
-            part = _part(who, speakers)
+            name = f"{word}/{speaker_id(seed, who)}_nohash_{k // speakers}.wav"
+            write_clip(root / name, placed(speak(word_phones(word), voices[who], rng), RATE, rng))
+            part = split_of(who, speakers)
             if part != "train":
                 lists["validation" if part == "val" else "testing"].append(name)
     for name, lines in lists.items():
@@ -44,163 +43,11 @@ def speech_commands(
     noise.mkdir(exist_ok=True)
     for k, name in enumerate(("white_noise", "pink_noise", "humming")):
         rng = np.random.default_rng([seed, 2, k])
-        _write(noise / f"{name}.wav", hum(rng, 10 * RATE) if k == 2 else coloured(rng, 10 * RATE, k / 2), -30)
+        write_clip(noise / f"{name}.wav", hum(rng, 10 * RATE) if k == 2 else coloured(rng, 10 * RATE, k / 2), -30)
     return root
 
 
-def voicebank(
-    folder: str | os.PathLike[str],
-    train: int = 24,
-    test: int = 8,
-    seconds: float = 3.0,
-    rate: int = RATE,
-    seed: int = 0,
-) -> Path:
-    """Pairs of clean and noisy sentences with their texts: VoiceBank+DEMAND."""
-    root = Path(folder)
-    people = _people(seed, 8)
-    for split, count, snrs in (("trainset_28spk", train, (0, 5, 10, 15)), ("testset", test, (2.5, 7.5, 12.5, 17.5))):
-        folders = [root / f"{kind}_{split}_wav" for kind in ("clean", "noisy")]
-        for place in folders:
-            place.mkdir(parents=True, exist_ok=True)
-        log = []
-        for k in range(count):
-            rng = np.random.default_rng([seed, 3, split == "testset", k])
-            who = 6 + k % 2 if split == "testset" else k % 6
-            name, snr = f"p{226 + who}_{k + 1:03d}", snrs[k % len(snrs)]
-            clean = _babbling(people[who], seconds, rng)
-            noisy, clean = audio.mix(clean, ambience(rng, len(clean)), snr, -24)
-            for place, x in zip(folders, (clean, noisy), strict=True):
-                _write(place / f"{name}.wav", x, None, rate)
-            log.append(f"{name} synthetic {snr:g}\n")
-        (root / f"log_{split}.txt").write_text("".join(log))
-    return root
-
-
-def dns(
-    folder: str | os.PathLike[str],
-    clean: int = 24,
-    noise: int = 12,
-    seconds: float = 4.0,
-    rate: int = RATE,
-    seed: int = 0,
-) -> Path:
-    """Clean speech (VCTK and readings) and noise in folders of their own, to be mixed: the DNS challenge."""
-    root = Path(folder) / "datasets_fullband"
-    people = _people(seed, 8)
-    sets = {"vctk_wav48_silence_trimmed": clean - clean // 2, "read_speech": clean // 2}
-    for s, (name, count) in enumerate(sets.items()):
-        for k in range(count):
-            rng = np.random.default_rng([seed, 4, s, k])
-            who = k % 6
-            place = root / "clean_fullband" / name / f"p{226 + who}"
-            place.mkdir(parents=True, exist_ok=True)
-            _write(place / f"p{226 + who}_{k:03d}.wav", _babbling(people[who], seconds, rng), -25, rate)
-    place = root / "noise_fullband"
-    place.mkdir(parents=True, exist_ok=True)
-    for k in range(noise):
-        rng = np.random.default_rng([seed, 5, k])
-        _write(place / f"noise_{k:03d}.wav", ambience(rng, int(seconds * RATE)), -25, rate)
-    return Path(folder)
-
-
-def librispeech(
-    folder: str | os.PathLike[str],
-    train: int = 60,
-    dev: int = 12,
-    test: int = 12,
-    words: int = 3,
-    letters: str = LETTERS[:8],
-    seconds: float = 0.24,
-    seed: int = 0,
-) -> Path:
-    """Words of a toy alphabet, spoken letter by letter, with their texts: LibriSpeech."""
-    root = Path(folder) / "LibriSpeech"
-    people = _people(seed, 12)
-    for _, subset, count, group in _sets(train, dev, test):
-        texts: dict[Path, list[str]] = {}
-        for k in range(count):
-            rng = np.random.default_rng([seed, 6, group, k])
-            who = _member(group, k)
-            name = f"{100 + who}-{1000 + who}-{k:04d}"
-            place = root / subset / str(100 + who) / str(1000 + who)
-            place.mkdir(parents=True, exist_ok=True)
-            text = sentence(rng, words, letters)
-            _write(place / f"{name}.flac", spell(text, people[who], rng, seconds))
-            texts.setdefault(place / f"{100 + who}-{1000 + who}.trans.txt", []).append(f"{name} {text.upper()}\n")
-        for path, lines in texts.items():
-            path.write_text("".join(lines))
-    return Path(folder)
-
-
-def mls(
-    folder: str | os.PathLike[str],
-    train: int = 60,
-    dev: int = 12,
-    test: int = 12,
-    words: int = 3,
-    letters: str = LETTERS[:8],
-    seconds: float = 0.24,
-    suffix: str = ".flac",
-    seed: int = 0,
-) -> Path:
-    """The same in the layout of Multilingual LibriSpeech: ``transcripts.txt`` and audio/speaker/book."""
-    root = Path(folder)
-    people = _people(seed, 12)
-    for split, _, count, group in _sets(train, dev, test):
-        lines = []
-        for k in range(count):
-            rng = np.random.default_rng([seed, 7, group, k])
-            who = _member(group, k)
-            name = f"{100 + who}_{1000 + who}_{k:06d}"
-            place = root / split / "audio" / str(100 + who) / str(1000 + who)
-            place.mkdir(parents=True, exist_ok=True)
-            text = sentence(rng, words, letters)
-            _write(place / f"{name}{suffix}", spell(text, people[who], rng, seconds))
-            lines.append(f"{name}\t{text}\n")
-        (root / split).mkdir(parents=True, exist_ok=True)
-        (root / split / "transcripts.txt").write_text("".join(lines))
-    return root
-
-
-def ambience(rng: np.random.Generator, frames: int) -> Samples:
-    """A random mixture of coloured noise, hum and clatter at 0 dBFS."""
-    clatter = np.zeros(frames, np.float32)
-    for start in rng.integers(0, max(1, frames - 800), max(1, frames // 4000)):
-        length = min(800, frames - int(start))
-        decay = np.exp(-np.arange(length, dtype=np.float32) / 150)
-        clatter[start : start + length] += rng.standard_normal(length, dtype=np.float32) * decay
-    slow = 1 + 0.5 * np.sin(2 * np.pi * rng.uniform(0.2, 2) * np.arange(frames) / RATE + rng.uniform(0, 6))
-    steady = coloured(rng, frames) * slow.astype(np.float32)
-    return combine(steady, (hum(rng, frames), rng.uniform(-25, -8)), (clatter, rng.uniform(-15, 0)))
-
-
-def sentence(rng: np.random.Generator, words: int, letters: str = LETTERS) -> str:
-    """Random words of two to four letters; no letter follows itself."""
-    chosen = []
-    for _ in range(words):
-        word = ""
-        for _ in range(int(rng.integers(2, 5))):
-            word += str(rng.choice([letter for letter in letters if letter != word[-1:]]))
-        chosen.append(word)
-    return " ".join(chosen)
-
-
-def spell(text: str, speaker: Speaker, rng: np.random.Generator, seconds: float = 0.24) -> Samples:
-    """A text of the toy alphabet, letter by letter, with a little silence before and after."""
-    return speak([None, *map(letter_phone, text), None], speaker, rng, seconds)
-
-
-def _babbling(speaker: Speaker, seconds: float, rng: np.random.Generator) -> Samples:
-    """Random phones in groups with pauses between them."""
-    phones: list[Phone | None] = []
-    while len(phones) * 0.14 < 1.6 * seconds:
-        group = rng.integers(0, len(PHONES), int(rng.integers(3, 9)))
-        phones += [*(PHONES[i] for i in group), *[None] * int(rng.integers(1, 3))]
-    return speak(phones, speaker, rng)[: int(seconds * RATE)]
-
-
-def _placed(x: Samples, frames: int, rng: np.random.Generator) -> Samples:
+def placed(x: Samples, frames: int, rng: np.random.Generator) -> Samples:
     """A sound at a random place among so many frames, over faint noise."""
     y = rng.standard_normal(frames, dtype=np.float32) * np.float32(0.0005)
     x = x[:frames]
@@ -209,30 +56,151 @@ def _placed(x: Samples, frames: int, rng: np.random.Generator) -> Samples:
     return y
 
 
-def _write(path: Path, x: Samples, level: float | None = None, rate: int = RATE) -> None:
+def write_clip(path: Path, x: Samples, level: float | None = None, rate: int = RATE) -> None:
+    """Write samples at RATE to a file at another rate, at a level in dBFS if one is given."""
     x = x if level is None else audio.to_level(x, level)
     subtype = "OPUS" if path.suffix in (".opus", ".ogg") else None
     audio.write(path, audio.resample(x, RATE, rate), rate, subtype=subtype, overwrite=True)
 
 
-def _people(seed: int, count: int) -> list[Speaker]:
+def people(seed: int, count: int) -> list[Speaker]:
+    """Draw the speakers of a corpus."""
     return [Speaker.draw(np.random.default_rng([seed, 0, k])) for k in range(count)]
 
 
-def _part(who: int, speakers: int) -> str:
+def split_of(who: int, speakers: int) -> str:
     """The last two tenths of the speakers are for testing, the two before for validation."""
     share = max(1, speakers // 5)
     return "test" if who >= speakers - share else "val" if who >= speakers - 2 * share else "train"
 
 
-def _sets(train: int, dev: int, test: int) -> Iterator[tuple[str, str, int, int]]:
-    yield from (("train", "train-clean-100", train, 0), ("dev", "dev-clean", dev, 1), ("test", "test-clean", test, 2))
-
-
-def _member(group: int, k: int) -> int:
-    """Eight speakers to train, two to develop, two to test."""
-    return k % 8 if group == 0 else 6 + 2 * group + k % 2
-
-
-def _hex(seed: int, who: int) -> str:
+def speaker_id(seed: int, who: int) -> str:
+    """Return the eight hexadecimal digits that name a speaker in file names."""
     return f"{(0x10000 * (seed + 1) + who * 0x9E37) & 0xFFFFFFFF:08x}"
+
+
+_SIZE, _HOP = 512, 128
+
+
+@dataclass(frozen=True)
+class Phone:
+    """One sound: three resonances in Hz, and how much of it is voiced (the rest hisses)."""
+
+    formants: tuple[float, float, float]
+    voiced: float = 1.0
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What differs between speakers: pitch, length of the vocal tract, speed, breath."""
+
+    pitch: float
+    tract: float
+    speed: float
+    breath: float
+
+    @staticmethod
+    def draw(rng: np.random.Generator) -> Speaker:
+        """A random speaker, from a low voice with a long tract to a high one with a short one."""
+        size = rng.uniform()
+        return Speaker(
+            pitch=95 + 130 * size + rng.uniform(-12, 12),
+            tract=0.93 + 0.16 * size + rng.uniform(-0.02, 0.02),
+            speed=rng.uniform(0.88, 1.14),
+            breath=rng.uniform(0.01, 0.05),
+        )
+
+
+# Vowels on a grid of the first two formants, hisses with one broad resonance.
+_VOWELS = [Phone((first, second, 2600)) for first in (290, 430, 590, 760) for second in (850, 1250, 1750, 2250)]
+_HISSES = [Phone((base, base * 1.3, base * 1.6), voiced=0.0) for base in (1600, 2700, 4200)]
+_NASALS = [Phone((260, second, 2400), voiced=0.97) for second in (1050, 1600)]
+PHONES = (*_VOWELS, *_HISSES, *_NASALS)
+LETTERS = "abcdefghijklmnopqrstu"  # one phone each
+
+
+def letter_phone(letter: str) -> Phone | None:
+    """The phone of a letter of the toy alphabet, or None for a pause."""
+    place = LETTERS.find(letter)
+    if len(letter) != 1 or (place < 0 and letter != " "):
+        raise ValueError(f"the toy alphabet is {LETTERS!r} and the space, not {letter!r}")
+    return PHONES[place] if place >= 0 else None
+
+
+def word_phones(word: str) -> list[Phone]:
+    """Three or four phones that always stand for this word, no two of them the same in a row."""
+    digest = hashlib.blake2b(word.encode(), digest_size=16).digest()
+    chosen: list[Phone] = []
+    for byte in digest:
+        phone = PHONES[byte % len(PHONES)]
+        if not chosen or chosen[-1] != phone:
+            chosen.append(phone)
+    return chosen[: 3 + digest[0] % 2]
+
+
+def speak(
+    phones: Sequence[Phone | None],
+    speaker: Speaker,
+    rng: np.random.Generator,
+    seconds: float = 0.14,
+    rate: int = 16_000,
+) -> NDArray[np.float32]:
+    """Phones one after the other, each about so many seconds long; None is a pause. Peak 0.5."""
+    lengths = [max(_HOP, int(rate * seconds / speaker.speed * rng.uniform(0.85, 1.2))) for _ in phones]
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    total = int(bounds[-1])
+    if not total:
+        return np.zeros(0, np.float32)
+    spectra = stft(_excitation(phones, bounds, speaker, rng, rate), _SIZE, _HOP)
+    # Which phone sounds in each frame, the resonances gliding from one to the next over about 30 ms.
+    centres = np.arange(len(spectra)) * _HOP - _SIZE // 2 + _HOP
+    which = np.clip(np.searchsorted(bounds, centres, side="right") - 1, 0, len(phones) - 1)
+    shapes = np.stack([_shape(phone, speaker, rate) for phone in phones])[which]
+    shapes = _glide(shapes, 3)
+    voice = istft(spectra * shapes, total, _SIZE, _HOP)
+    peak = np.abs(voice).max()
+    return voice * np.float32(0.5 / peak) if peak > 0 else voice
+
+
+def _excitation(
+    phones: Sequence[Phone | None], bounds: NDArray[np.int64], speaker: Speaker, rng: np.random.Generator, rate: int
+) -> NDArray[np.float32]:
+    """Pulses of the glottis and hiss, each as loud as the phone wants it."""
+    total = int(bounds[-1])
+    ends = np.linspace(0, total, 8)
+    pitch = np.interp(np.arange(total), ends, speaker.pitch * (1 + 0.12 * rng.standard_normal(8)).clip(0.7, 1.3))
+    turns = np.cumsum(pitch / rate)
+    pulses = np.diff(np.floor(turns), prepend=0.0) * np.sqrt(rate / pitch)
+    voiced = np.zeros(total, np.float32)
+    loud = np.zeros(total, np.float32)
+    for phone, first, last in zip(phones, bounds[:-1], bounds[1:], strict=True):
+        if phone is not None:
+            voiced[first:last] = phone.voiced
+            loud[first:last] = rng.uniform(0.7, 1.0) * (1.0 if phone.voiced else 0.35)
+    hiss = rng.standard_normal(total, dtype=np.float32)
+    sound = voiced * pulses.astype(np.float32) + (1 - voiced + speaker.breath) * hiss
+    return (sound * _glide(loud[:, None], rate // 100)[:, 0]).astype(np.float32)
+
+
+def _shape(phone: Phone | None, speaker: Speaker, rate: int) -> NDArray[np.float32]:
+    """The response of the vocal tract at each frequency."""
+    f = np.fft.rfftfreq(_SIZE, 1 / rate)
+    if phone is None:
+        return np.zeros(f.size, np.float32)
+    response = np.full(f.size, 0.003)
+    for number, formant in enumerate(phone.formants):
+        centre = formant * speaker.tract
+        width = (70 if phone.voiced else 350) * (1 + centre / 2500)
+        response += (0.7**number) / (1 + ((f - centre) / width) ** 2)
+    tilt = 1 / np.sqrt(1 + (f / 900) ** 2) if phone.voiced else np.ones_like(f)
+    return (response * tilt).astype(np.float32)
+
+
+def _glide(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """A moving mean over the first axis."""
+    if width < 2 or len(x) < 2:
+        return x
+    sums = np.cumsum(
+        np.pad(x, ((width // 2 + 1, width - width // 2 - 1), (0, 0)), mode="edge"), axis=0, dtype=np.float64
+    )
+    return ((sums[width:] - sums[:-width]) / width).astype(np.float32)

@@ -16,8 +16,8 @@ import numpy as np
 from centaurus import audio
 from centaurus.audio.augment import fit
 from centaurus.data import Clip, Corpus, open_corpus, pairs
-from centaurus.data.denoising import looped
-from centaurus.data.drawing import evenly_spaced
+from centaurus.data.examples.drawing import evenly_spaced
+from centaurus.data.noise import looped
 from centaurus.decode import Vocabulary, normalise, transcript
 from centaurus.evaluation.connected import connected
 from centaurus.evaluation.model import Engine, Report, Samples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Any
 
@@ -137,10 +137,6 @@ class Plan:
             line = f"  {place}. {other.seconds / max(self.seconds, 1e-12):.2f}x  {other.summary()}"
             lines += wrap(line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
         return "\n".join(lines)
-
-    def without_runners_up(self) -> Plan:
-        """The plan alone."""
-        return replace(self, runners_up=())
 
 
 def _fit(number: float, width: int, decimals: int) -> str:

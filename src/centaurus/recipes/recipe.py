@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from centaurus.data import Corpus, measured, open_corpus, prepared
-from centaurus.data.clips import OnFault
+from centaurus.data.corpus import OnFault
 from centaurus.train.config import Training
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Objective

@@ -81,5 +81,5 @@ def judged(standing: Standing, value: float, lower: bool) -> tuple[Standing, boo
     """The standing after a validation, and whether it was the best so far."""
     better = standing.best is None or (value < standing.best if lower else value > standing.best)
     if better:
-        standing = replace(standing, best=value, best_step=standing.step)
+        standing = replace(standing, best=value)
     return replace(standing, validations=standing.validations + 1), better

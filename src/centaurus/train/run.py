@@ -37,7 +37,6 @@ class Standing:
     step: int = 0
     seconds: float = 0.0
     best: float | None = None
-    best_step: int = 0
     validations: int = 0
     processes: int = 1
 

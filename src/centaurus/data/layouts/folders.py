@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from centaurus.data.clips import Clip
+from centaurus.data.corpus import Clip
 
 SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".w64", ".caf")
 # DNS: book_00000_chp_0009_reader_06709_0_seg_1; VCTK and VoiceBank: p226_001.

@@ -12,11 +12,11 @@ from centaurus.audio import AudioError
 from centaurus.audio.augment import mask_frequency, mask_time
 from centaurus.audio.level import mix
 from centaurus.audio.pack import DENOISING_ROW, Piece, assemble, pack_cut, pack_whole
-from centaurus.data import denoising
-from centaurus.data.clips import Clip, Corpus
-from centaurus.data.denoising_folders import pairs
-from centaurus.data.drawing import Group, draw, epoch_size
-from centaurus.data.prepare import frames_at_rate
+from centaurus.data import noise as denoising
+from centaurus.data.cache import frames_at_rate
+from centaurus.data.corpus import Clip, Corpus
+from centaurus.data.examples.drawing import Group, draw, epoch_size
+from centaurus.data.layouts.denoising import pairs
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]

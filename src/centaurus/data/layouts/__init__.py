@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from centaurus.data import denoising_folders, librispeech, speech_commands
-from centaurus.data.clips import Corpus, Faults, OnFault
-from centaurus.data.folders import sound_files_in
-from centaurus.data.packed import INDEX, open_pack
+from centaurus.data.cache import INDEX, open_pack
+from centaurus.data.corpus import Corpus, Faults, OnFault
+from centaurus.data.layouts import denoising, librispeech, speech_commands
+from centaurus.data.layouts.folders import sound_files_in
 
 LAYOUTS = {
     "pack": f"{INDEX} (a pack), or folders that have one",
@@ -33,9 +33,9 @@ def recognise(folder: str | os.PathLike[str]) -> str:
         return "librispeech"
     if librispeech.mls_folders(root):
         return "mls"
-    if denoising_folders.paired_folders(root):
+    if denoising.paired_folders(root):
         return "voicebank"
-    if denoising_folders.mixing_root(root):
+    if denoising.mixing_root(root):
         return "dns"
     words = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
     if any(next(sound_files_in(path), None) for path in words):
@@ -75,10 +75,10 @@ def open_corpus(
     elif layout == "mls":
         clips = list(librispeech.mls_clips(root))
     elif layout == "voicebank":
-        clips = list(denoising_folders.paired_clips(root, faults))
+        clips = list(denoising.paired_clips(root, faults))
     elif layout == "dns":
-        where = denoising_folders.mixing_root(root)
-        clips = list(denoising_folders.mixing_clips(*where)) if where else []
+        where = denoising.mixing_root(root)
+        clips = list(denoising.mixing_clips(*where)) if where else []
     else:
         clips = list(speech_commands.clips(root))
     corpus = Corpus(layout, tuple(clips), rate, faults)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from centaurus.audio import AudioError
-from centaurus.data.clips import Clip, Faults
+from centaurus.data.corpus import Clip, Faults
 
 SPLITS = {"train": "train", "dev": "val", "val": "val", "valid": "val", "test": "test"}
 TRANSCRIPTS = "transcripts.txt"

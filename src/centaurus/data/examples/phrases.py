@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from centaurus.audio.augment import add_noise, change_speed
 from centaurus.audio.level import to_level
-from centaurus.data.clips import Corpus
-from centaurus.data.keywords import some_noise, without_words
+from centaurus.data.corpus import Corpus
+from centaurus.data.examples.keywords import some_noise, without_words
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from centaurus.audio import AudioError
-from centaurus.data.clips import Clip
-from centaurus.data.folders import sound_files_in
+from centaurus.data.corpus import Clip
+from centaurus.data.layouts.folders import sound_files_in
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 _OTHERS = ("bed", "bird", "cat", "dog", "eight", "five", "four", "happy", "house", "marvin", "nine", "one")

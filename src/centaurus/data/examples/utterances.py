@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
 from centaurus.audio.pack import RECOGNITION_ROW, Piece, assemble, pack_whole
-from centaurus.data.clips import Clip, Corpus
-from centaurus.data.drawing import Group, draw, epoch_size
-from centaurus.data.prepare import frames_at_rate
+from centaurus.data.cache import frames_at_rate
+from centaurus.data.corpus import Clip, Corpus
+from centaurus.data.examples.drawing import Group, draw, epoch_size
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]

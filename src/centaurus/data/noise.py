@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio.augment import filtered
-from centaurus.audio.level import dbfs, gain, power, to_level
+from centaurus.audio.level import gain, power, to_level
 
 Samples = NDArray[np.float32]
 
@@ -83,16 +83,6 @@ def looped(rng: np.random.Generator, x: Samples, frames: int) -> Samples:
         ring[:fade] = x[:fade] * ramp + x[-fade:] * (1 - ramp)
     start = int(rng.integers(0, len(ring)))
     return np.resize(np.roll(ring, -start), frames)
-
-
-def active_dbfs(x: Samples, frame: int = 512) -> float:
-    """The level of the louder half of 32 ms frames: that of speech, not of its pauses."""
-    if len(x) < 2 * frame:
-        return dbfs(x)
-    blocks = x[: len(x) // frame * frame].reshape(-1, frame)
-    powers = np.einsum("ij,ij->i", blocks, blocks) / frame
-    half = np.partition(powers, len(powers) // 2)[len(powers) // 2 :]
-    return float(10 * np.log10(half.mean())) if half.any() else -np.inf
 
 
 def limited(noisy: Samples, clean: Samples, peak: float = 0.99) -> tuple[Samples, Samples]:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from centaurus.audio.augment import add_noise, change_speed, fit, preceded, shift
 from centaurus.audio.level import gain
-from centaurus.data.clips import Corpus
-from centaurus.data.denoising import coloured, equalised, looped
-from centaurus.data.speech_commands import SILENCE, subset
+from centaurus.data.corpus import Corpus
+from centaurus.data.layouts.speech_commands import SILENCE, subset
+from centaurus.data.noise import coloured, equalised, looped
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]

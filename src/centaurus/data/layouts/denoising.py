@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from centaurus.audio import AudioError
-from centaurus.data.clips import Clip, Corpus, Faults
-from centaurus.data.folders import hold_out, sound_files, speaker_of
+from centaurus.data.corpus import Clip, Faults
+from centaurus.data.layouts.folders import hold_out, sound_files, speaker_of
 
 _PAIRED = re.compile(r"(clean|noisy)(?:_(\w+?))?(?:_wav)?(?:_\d+k)?$")
 _SPEECH = re.compile(r"(clean|speech)(_fullband|_wideband)?$")
@@ -105,15 +104,3 @@ def _speaker(clip: Clip) -> str:
 
 def _name(clip: Clip) -> str:
     return clip.id
-
-
-def same_length(corpus: Corpus) -> Corpus:
-    """The corpus without pairs whose halves differ in length, which are faults; lengths must be known."""
-    bad = {
-        (noisy.labels.get("set", ""), noisy.id): (noisy, clean)
-        for noisy, clean in pairs(corpus)
-        if noisy.frames * clean.rate != clean.frames * noisy.rate
-    }
-    for noisy, clean in bad.values():
-        corpus.faults.add(AudioError(f"{noisy.path}: has {noisy.frames} frames, its clean partner {clean.frames}"))
-    return replace(corpus, clips=tuple(clip for clip in corpus if (clip.labels.get("set", ""), clip.id) not in bad))
