@@ -20,7 +20,7 @@ import centaurus as ct
 from centaurus.export import write
 from centaurus.models import Network, Row, classifier, denoiser
 from centaurus.runtime import Session, SessionError
-from centaurus.runtime.onnxfile import OPERATORS
+from centaurus.runtime.shapes import OPERATORS
 from tests.models.small import FAMILIES, narrow
 
 TOLERANCE = 1e-4  # single precision against double through a whole network, of the largest value

@@ -34,7 +34,7 @@ Block = NDArray[np.float32]
 class Denoiser:
     """Denoise a stream: noisy blocks (t,) or (channels, t) in, clean ones out, as many samples in all.
 
-    ``model`` is an ONNX file or a shipped model's name, ``rate`` and ``channels`` are those of the audio. ``mix`` is the
+    ``model`` is an ONNX file or a shipped model's name, ``rate`` and ``channels`` are the audio's. ``mix`` is the
     share of the cleaned signal (0 to 1). ``attn_limit_db`` keeps noise from falling by more than that. With ``block``
     every call takes that many samples and gives as many, as an audio callback needs: the output is then ``delay``
     samples late. Sound above half the network's rate is not cleaned but removed, except in the share of the input that

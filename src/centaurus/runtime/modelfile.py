@@ -20,7 +20,11 @@ MOST_STATES, MOST_AXES, MOST_STATE_NUMBERS, MOST_WORDS = 4096, 8, 1 << 26, 1 << 
 
 
 class SessionError(ValueError):
-    """A model's file that cannot be used, or a use that it does not allow."""
+    """A model's file that cannot be used, or a use that it does not allow: why, and which file if it is one."""
+
+    def __init__(self, reason: str, path: str | os.PathLike[str] | None = None) -> None:
+        self.reason, self.path = reason, None if path is None else Path(path)
+        super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
 
 
 class StateShape(NamedTuple):
@@ -79,16 +83,16 @@ class Settings:
         }
 
 
-def read_settings(text: str, where: str) -> Settings:
+def read_settings(text: str, path: Path) -> Settings:
     """Settings from a file's metadata; anything missing, of a wrong type or out of range is an error that names it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SessionError(f"{where}: its settings are not JSON ({error})") from error
+        raise SessionError(f"its settings are not JSON ({error})", path) from error
     try:
         return _settings(data)
     except ValueError as error:
-        raise SessionError(f"{where}: its settings cannot be used: {error}") from error
+        raise SessionError(f"its settings cannot be used: {error}", path) from error
 
 
 def _settings(data: Any) -> Settings:
@@ -202,4 +206,5 @@ def find_model(model: str | os.PathLike[str]) -> Path:
     if str(model) in shipped_models():
         return Path(str(files("centaurus") / "pretrained" / f"{model}{SUFFIX}"))
     known = ", ".join(shipped_models()) or "none"
-    raise SessionError(f"there is no model file {os.fspath(model)!r:.200}, and no shipped model of that name ({known})")
+    name = f"{os.fspath(model)!r:.200}"
+    raise SessionError(f"there is no model file {name}, and no shipped model of that name ({known})")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model, read_settings
 from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
+from centaurus.runtime.shapes import step_cost
 
 __all__ = ["Session", "SessionError"]
 
@@ -64,17 +66,19 @@ class Session:
         path = find_model(model)
         contents = inspect(path)
         if KEY not in contents.metadata:
-            raise SessionError(f"{path} is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata")
-        self.settings: Settings = read_settings(contents.metadata[KEY], str(path))
-        _check_fit(self.settings, contents, str(path))
-        if 8 * batch * self.settings.state_numbers > MOST_BYTES:
-            raise SessionError(f"{batch} streams of {path} have {batch * self.settings.state_numbers} state numbers")
+            raise SessionError(f"is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata", path)
+        self.settings: Settings = read_settings(contents.metadata[KEY], path)
+        numbers = batch * (self.settings.state_numbers + self.settings.chunk)
+        if 8 * numbers > MOST_BYTES:
+            raise SessionError(f"{batch} streams of it have {numbers:,} state numbers and waiting samples", path)
+        _check_fit(self.settings, contents, path)
+        _check_cost(contents, batch, path)
         self.batch, self.threads = batch, threads
         self._lone = batch == 1
         self._waiting, self._turn = 0, 0  # samples that do not fill a chunk yet, and which states are the next step's
         self.samples = [0] * batch
         self._taken: set[int] = set()
-        self._engine = _engine(str(path), threads)
+        self._engine = _engine(contents.data, threads, path)
         self._arrays = Arrays(self._engine, self.settings, batch)
         self._audio, self._output, self._states = self._arrays.audio, self._arrays.output, self._arrays.states
         self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step
@@ -226,36 +230,50 @@ class Session:
         return range(self.batch) if rows is None else rows
 
 
-def _check_fit(settings: Settings, contents: Contents, where: str) -> None:
+def _check_fit(settings: Settings, contents: Contents, path: Path) -> None:
     """Inputs and outputs must be what the settings say."""
     frames = settings.frames(settings.chunk)
     states = [(s.name, s.shape) for s in settings.states]
     after = [(name.replace("state.", "next.", 1), shape) for name, shape in states]
-    wanted_in = [("audio", (1, settings.chunk)), *states]
-    wanted_out = [("output", (settings.features, frames)), *after]
-    for what, wanted, values in (("input", wanted_in, contents.inputs), ("output", wanted_out, contents.outputs)):
-        if len(values) != len(wanted):
-            raise SessionError(f"{where} has {len(values)} {what}s, its settings say {len(wanted)}")
-        for (name, shape), value in zip(wanted, values, strict=True):
-            _check_value(f"{where}: {what} {value.name!r:.60}", name, shape, value)
+    expected_in = [("audio", (1, settings.chunk)), *states]
+    expected_out = [("output", (settings.features, frames)), *after]
+    for what, expected, values in (("input", expected_in, contents.inputs), ("output", expected_out, contents.outputs)):
+        if len(values) != len(expected):
+            raise SessionError(f"it has {len(values)} {what}s, its settings say {len(expected)}", path)
+        for (name, shape), value in zip(expected, values, strict=True):
+            if value.name != name or value.shape[1:] != shape or not isinstance(value.shape[0], str):
+                is_ = f"{what} {value.name!r:.60} of shape {value.shape}"
+                raise SessionError(f"its {is_} should be {name!r} of shape (batch, {shape})", path)
+            if value.kind != FLOAT:
+                raise SessionError(f"its {what} {name!r} should be of single precision", path)
 
 
-def _check_value(where: str, name: str, shape: tuple[int, ...], value: Value) -> None:
-    if value.name != name or value.shape[1:] != shape or not isinstance(value.shape[0], str):
-        raise SessionError(f"{where} of shape {value.shape} should be {name!r} of shape (batch, {shape})")
-    if value.kind != FLOAT:
-        raise SessionError(f"{where} should be of single precision")
+def _check_cost(contents: Contents, batch: int, path: Path) -> None:
+    """Shapes must fit together, give the outputs that were promised, and take no more than a model may."""
+
+    def shape(value: Value) -> tuple[int, ...]:
+        return tuple(batch if isinstance(n, str) else n for n in value.shape)
+
+    try:
+        _, shapes = step_cost({v.name: shape(v) for v in contents.inputs}, contents.constants, contents.nodes)
+    except SessionError as error:
+        raise SessionError(f"will not be run: {error.reason}", path) from error
+    for value in contents.outputs:
+        if shapes.get(value.name) != shape(value):
+            made = shapes.get(value.name, "nothing")
+            raise SessionError(f"its output {value.name!r:.60} should have shape {shape(value)}, got {made}", path)
 
 
-def _engine(path: str, threads: int) -> onnxruntime.InferenceSession:
+def _engine(data: bytes, threads: int, path: Path) -> onnxruntime.InferenceSession:
+    """The runtime's session for the bytes that were checked: the file may have changed since."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"], enable_fallback=False)
+        return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"], enable_fallback=False)
     except REFUSALS as error:
-        raise SessionError(f"{path} cannot be run: {_reason(error)}") from error
+        raise SessionError(f"cannot be run: {_reason(error)}", path) from error
 
 
 def _reason(error: Exception) -> str:
