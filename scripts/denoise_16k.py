@@ -1,67 +1,160 @@
-"""Train `denoise-16k`, the denoiser that ships, from packs of speech and noise.
+"""Train `denoise-16k`, the spectral denoiser that ships.
 
-    python scripts/denoise_16k.py DATA RUN [key=value ...]
+    python scripts/denoise_16k.py CORPORA RUN [minutes=120] [decay=0.35] [seed=0] [start=MODEL.safetensors]
 
-DATA holds the packs vctk, librispeech and noise (docs/data.md), RUN is a new folder. First with every kind of noise
-(RUN/first), then with less that is made up and more weight on what is heard (RUN/fine, RUN/last); what ships,
-RUN/denoise-16k, may keep some of its input (KEPT). Every setting but the losses can be overridden; `start=denoise-16k
-minutes=600` goes on from the model that ships, without the first stage. Afterwards `centaurus eval
-RUN/denoise-16k.safetensors` measures it; a copy in src/centaurus/pretrained with `make models` ships it.
+CORPORA holds folders of sound files, decoded once into a cache:
+
+    voicebank/   VoiceBank+DEMAND: clean_trainset_28spk_wav and noisy_trainset_28spk_wav (p286 and p287 validate)
+    speech/      more clean speech, such as VCTK without p232, p257, p286, p287, and LibriSpeech
+    noise/       ambience;   effects/ and music/ are optional
+
+RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `denoise-16k.safetensors`.
+The learning rate stays constant and falls over the last ``decay`` of the budget; the perceptual loss comes in with it.
+Budgets are CPU time, so that a busy machine trains as long as an idle one.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from dataclasses import replace
+import time
 from pathlib import Path
+from typing import Any
 
-from stages import save_kept, shorter, train
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # rows are short: a second thread gains less than a second process
 
-from centaurus.recipes.denoise import DenoiseSettings
-from centaurus.train.config import override
+import numpy as np
+import torch
+from mixing import Mixer, Sources
 
-KEPT = 0.0  # more of it harms speech less, where a network takes too much
-SETTINGS = DenoiseSettings(
-    network="hybrid",
-    dc_block=True,
-    level=125.0,  # the level falls to 1/e in two seconds
-    minutes=150,
-    batch=8,
-    length=2**14,  # many cheap updates: a second of audio in a row
-    cut=True,
-    lr=3e-3,
-    decay=0.02,
-    optimizer="muon",
-    warmup=0.02,
-    snr_low=-5.0,
-    snr_high=25.0,
-    level_low=-38.0,
-    level_high=-14.0,
-    time_masks=0,
-    frequency_masks=0,
-    variety=1.0,
-    silent_speech=0.04,
-    clean_input=0.1,
-    rumble=0.4,
-    residue=0.1,  # 20 dB less noise, but speech unharmed
-    validations=12,
-    validation_items=48,
-    workers=0,
-    decode_once=True,
-)
+import centaurus as ct
+from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
+from centaurus.data.layouts.folders import sound_files
+from centaurus.train.losses import heard, residual, to_unit
+from centaurus.train.optim import muon, set_rate
+from centaurus.train.perceptual import perceptual
+
+HELD_OUT = ("p232", "p257", "p286", "p287")  # test and validation speakers
+LR, WEIGHT_DECAY, CLIP = 3e-3, 0.02, 1.0
+WARMUP, AVERAGE = 100, 0.999  # updates; the moving average of the weights is what is saved
+ROWS, LENGTH, OWN = 16, 2**15, 0.45  # rows of two seconds, 45 % of them mixed here
+RESIDUAL, HEARD, PERCEPTUAL = 0.3, 4.0, 0.3
 
 
-def stages(settings: DenoiseSettings) -> dict[str, DenoiseSettings]:
-    """To take noise away, then to sound well, then only that; a trained model goes on with the second."""
-    first = replace(settings, losses="residual:1, compressed:4")
-    fine = replace(settings, losses="residual:0.5, heard:3", lr=0.7 * settings.lr, snr_low=0.0, variety=0.3)
-    last = replace(
-        shorter(fine, 0.4), losses="residual:0.2, heard:4", lr=0.4 * settings.lr, snr_high=20.0, residue=0.05
+def folder_of(path: Path, kind: str) -> Corpus | None:
+    """Every sound file below a folder as a corpus, decoded once; none where there is no such folder."""
+    if not path.is_dir():
+        return None
+    files = [f for f in sound_files(path) if not f.name.startswith(HELD_OUT)]
+    return prepared(Corpus(kind, tuple(Clip(f, f.stem, labels={"kind": kind}) for f in files)))
+
+
+def sources(root: Path) -> Sources:
+    """Open the corpora below a folder."""
+    voicebank = prepared(open_corpus(root / "voicebank"))
+    train = voicebank.split("train")
+    speech, noise = folder_of(root / "speech", "speech"), folder_of(root / "noise", "noise")
+    if speech is None or noise is None:
+        raise SystemExit(f"{root} should hold the folders voicebank, speech and noise")
+    return Sources(
+        pairs(train),
+        [(speech, 0.7), (train.where(kind="clean"), 0.3)],
+        noise,
+        folder_of(root / "music", "music"),
+        folder_of(root / "effects", "effects"),
     )
-    return {"fine": fine, "last": last} if settings.start else {"first": first, "fine": fine, "last": last}
+
+
+class Training:
+    """A network, its optimiser and the average of its weights, which can be stopped and continued."""
+
+    def __init__(self, run: Path, minutes: float, decay: float, seed: int, start: str) -> None:
+        torch.manual_seed(seed)
+        self.run, self.minutes, self.decay, self.seed = run, minutes, decay, seed
+        self.net = ct.denoiser("spectral")
+        if start:
+            self.net.load_state_dict(ct.load(start).state_dict())
+        self.net.train()
+        self.optimizer = muon(self.net, LR, WEIGHT_DECAY)
+        self.average = {name: x.detach().clone() for name, x in self.net.state_dict().items()}
+        self.step, self.spent = 0, 0.0
+        run.mkdir(parents=True, exist_ok=True)
+        if self.checkpoint.is_file():
+            self.restore()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.run / "checkpoint.pt"
+
+    def restore(self) -> None:
+        kept = torch.load(self.checkpoint, weights_only=True)
+        self.net.load_state_dict(kept["net"])
+        self.optimizer.load_state_dict(kept["optimizer"])
+        self.average, self.step, self.spent = kept["average"], kept["step"], kept["spent"]
+
+    def save(self) -> None:
+        kept = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "average": self.average}
+        temporary = self.checkpoint.with_suffix(".tmp")
+        torch.save(kept | {"step": self.step, "spent": self.spent}, temporary)
+        temporary.replace(self.checkpoint)
+
+    def update(self, noisy: torch.Tensor, clean: torch.Tensor) -> dict[str, float]:
+        """One update; the losses without their weights."""
+        progress = self.spent / 60 / self.minutes
+        falling = max(0.0, progress - (1 - self.decay)) / self.decay
+        set_rate(
+            self.optimizer, LR * min(1.0, (self.step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * min(1.0, falling)))
+        )
+        late = int(self.net.delay)  # the output belongs to the input that many samples ago
+        estimate = self.net(torch.nn.functional.pad(noisy, (0, late)))[..., late:]
+        ours, theirs = to_unit(noisy, estimate, clean)
+        terms = {"residual": residual(ours, theirs), "heard": heard(ours, theirs)}
+        loss = RESIDUAL * terms["residual"] + HEARD * terms["heard"]
+        if falling:
+            terms["perceptual"] = perceptual(ours, theirs)
+            loss = loss + PERCEPTUAL * terms["perceptual"]
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), CLIP)
+        self.optimizer.step()
+        self.step += 1
+        keep = min(AVERAGE, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), list(self.net.state_dict().values()), 1 - keep)
+        return {name: float(x.detach()) for name, x in terms.items()}
+
+    def finish(self) -> Path:
+        """Save the averaged weights as a model."""
+        self.net.load_state_dict(self.average)
+        path = self.run / "denoise-16k.safetensors"
+        ct.save(self.net.eval(), path)
+        return path
+
+
+def main(root: Path, run: Path, minutes: float = 120, decay: float = 0.35, seed: int = 0, start: str = "") -> None:
+    """Train until the budget is used up, saving every five minutes."""
+    torch.set_num_threads(1)
+    mixer, training = Mixer(sources(root), LENGTH, OWN), Training(run, minutes, decay, seed, start)
+    begun, shown, recent = time.process_time() - training.spent, training.spent, list[dict[str, float]]()
+    while training.spent < 60 * minutes:
+        rng = np.random.default_rng((seed, training.step))  # the data are a function of the step
+        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, ROWS))))
+        training.spent = time.process_time() - begun
+        if training.spent - shown > 300:
+            shown = training.spent
+            line: dict[str, Any] = {name: float(np.mean([x[name] for x in recent if name in x])) for name in recent[-1]}
+            line |= {"step": training.step, "minutes": round(training.spent / 60, 1)}
+            recent.clear()
+            with (run / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+            print(line, flush=True)
+            training.save()
+    print(training.finish())
 
 
 if __name__ == "__main__":
-    data, out, *pairs = sys.argv[1:]
-    model = train("denoise", stages(override(SETTINGS, pairs)), Path(data), Path(out))
-    print(save_kept(model, KEPT, Path(out) / "denoise-16k.safetensors"))
+    root, run, *settings = sys.argv[1:]
+    named = dict(pair.split("=", 1) for pair in settings)
+    kinds = {"minutes": float, "decay": float, "seed": int, "start": str}
+    main(Path(root), Path(run), **{name: kinds[name](value) for name, value in named.items()})

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from centaurus.train.config import nearest
+from centaurus.train.perceptual import perceptual
 
 BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
@@ -180,7 +181,12 @@ def to_unit(noisy: Tensor, *signals: Tensor) -> list[Tensor]:
     return [x / scale for x in signals]
 
 
-RELATIVE_LOSSES: dict[str, RelativeLoss] = {"residual": residual, "compressed": compressed, "heard": heard}
+RELATIVE_LOSSES: dict[str, RelativeLoss] = {
+    "residual": residual,
+    "compressed": compressed,
+    "heard": heard,
+    "perceptual": perceptual,
+}
 
 
 NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"

@@ -1,0 +1,235 @@
+"""Training examples for the spectral denoiser: recorded pairs, and mixtures of speech with every kind of noise.
+
+Everything is drawn by a NumPy generator, at 16 kHz, from corpora that were decoded once (``data.prepared``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+from centaurus.data import Clip, Corpus
+
+Samples = NDArray[np.float32]
+RATE = 16_000
+TINY = 1e-6  # of an RMS: digital silence is not scaled up
+
+
+def rms(x: Samples) -> float:
+    """Root mean square."""
+    return float(np.sqrt(np.mean(np.square(x)) + 1e-12))
+
+
+def speech_rms(x: Samples, frame: int = 320) -> float:
+    """Root mean square of the 20 ms frames within 30 dB of the loudest: the level of speech without its pauses."""
+    power = np.square(x[: len(x) // frame * frame].reshape(-1, frame)).mean(1)
+    return float(np.sqrt(power[power > power.max() * 1e-3].mean())) if power.max() > 0 else TINY
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What examples are made of: (noisy, clean) pairs, corpora of speech with their shares, noise, music, effects."""
+
+    pairs: Sequence[tuple[Clip, Clip]]
+    speech: Sequence[tuple[Corpus, float]]
+    noise: Corpus
+    music: Corpus | None
+    effects: Corpus | None
+
+
+class Mixer:
+    """Draws (noisy, clean) rows of ``length`` samples; ``own`` is the share that is mixed here, the rest are pairs."""
+
+    def __init__(self, sources: Sources, length: int, own: float) -> None:
+        self.sources, self.length, self.own = sources, length, own
+        self.pair_corpus = sources.speech[0][0]  # any corpus loads any clip of its rate
+
+    def batch(self, rng: np.random.Generator, rows: int) -> tuple[Samples, Samples]:
+        """Noisy and clean rows, each (rows, 1, length), at levels from -36 to -14 dBFS."""
+        noisy, clean = zip(*(self.example(rng) for _ in range(rows)), strict=True)
+        return np.stack(noisy)[:, None], np.stack(clean)[:, None]
+
+    def example(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
+        """One noisy row and the clean row that belongs to it."""
+        noisy, clean = self.mixture(rng) if rng.random() < self.own else self.pair(rng)
+        gain = 10 ** (rng.uniform(-36, -14) / 20) / (rms(noisy) + 1e-5)
+        return (noisy * gain).astype(np.float32), (clean * gain).astype(np.float32)
+
+    def pair(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
+        """Recorded pairs; three in ten at another SNR, two in ten with the noise of another pair."""
+        noisy, clean = self._joined_pairs(rng)
+        kind = rng.random()
+        if kind < 0.3:
+            noisy = clean + (noisy - clean) * 10 ** (rng.uniform(-8, 6) / 20)
+        elif kind < 0.5:
+            other = self._pair_noise(rng)
+            if rng.random() < 0.3:
+                other = other + (noisy - clean)
+            noisy = at_snr(clean, other, rng.uniform(-2, 18))
+        return noisy, clean
+
+    def mixture(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
+        """Speech in noise from -7 to 18 dB; some of it alone, some noise alone, in rooms, clipped, filtered."""
+        clean = self.talk(rng)
+        if rng.random() < 0.22:
+            clean = in_room(rng, clean)  # reverberation belongs to the target: this network does not remove it
+        kind = rng.random()
+        if kind < 0.05:
+            noisy = clean
+        else:
+            noise = self.noise(rng)
+            if rng.random() < 0.2:
+                noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
+            alone = kind < 0.11
+            noisy = at_level(noise, -20) if alone else at_snr(clean, noise, rng.uniform(-7, 18))
+            clean = np.zeros_like(clean) if alone else clean
+        if rng.random() < 0.3:
+            noisy, clean = through_microphone(rng, noisy, clean)
+        if rng.random() < 0.08:
+            top = np.abs(noisy).max() * rng.uniform(0.15, 0.7)
+            noisy = np.clip(noisy, -top, top)
+        if rng.random() < 0.05:
+            noisy = noisy + rms(noisy) * rng.uniform(-0.5, 0.5)  # an offset, as cheap converters have
+        return noisy, clean
+
+    def talk(self, rng: np.random.Generator) -> Samples:
+        """Utterances of one corpus one after another, from anywhere in them, sometimes after a pause."""
+        shares = np.array([share for _, share in self.sources.speech])
+        corpus = self.sources.speech[int(rng.choice(len(shares), p=shares / shares.sum()))][0]
+        out, at = np.zeros(self.length, np.float32), 0
+        if rng.random() < 0.3:
+            at = int(rng.integers(0, self.length // 3))
+        while at < self.length:
+            clip = corpus[int(rng.integers(len(corpus)))]
+            start = int(rng.integers(max(1, clip.frames - self.length // 2))) if rng.random() < 0.7 else 0
+            piece = corpus.load(clip, start, min(clip.frames - start, self.length - at))
+            out[at : at + len(piece)] = piece
+            at += len(piece) + int(rng.integers(800, 9600))
+        return out
+
+    def noise(self, rng: np.random.Generator) -> Samples:
+        """Noise of pairs, ambience, effects, music, babble, or synthetic noise."""
+        kind = rng.random()
+        if kind < 0.22:
+            return self._pair_noise(rng)
+        if kind < 0.50 or (kind < 0.64 and self.sources.effects is None):
+            return self._recorded(rng, self.sources.noise)
+        if kind < 0.64 and self.sources.effects is not None:
+            return self._recorded(rng, self.sources.effects)
+        if kind < 0.80 and self.sources.music is not None:
+            return self._recorded(rng, self.sources.music)
+        if kind < 0.87:
+            voices = [self.talk(rng) for _ in range(int(rng.integers(3, 9)))]
+            return np.sum([x / (speech_rms(x) + TINY) * rng.uniform(0.4, 1) for x in voices], 0)
+        return synthetic(rng, self.length)
+
+    def _joined_pairs(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
+        noisy, clean, at = [], [], 0
+        while at < self.length:
+            a, b = self.sources.pairs[int(rng.integers(len(self.sources.pairs)))]
+            start = int(rng.integers(max(1, a.frames - self.length // 2))) if rng.random() < 0.5 else 0
+            frames = min(a.frames - start, self.length - at)
+            noisy.append(self.pair_corpus.load(a, start, frames))
+            clean.append(self.pair_corpus.load(b, start, frames))
+            at += frames
+        return np.concatenate(noisy), np.concatenate(clean)
+
+    def _pair_noise(self, rng: np.random.Generator) -> Samples:
+        a, b = self.sources.pairs[int(rng.integers(len(self.sources.pairs)))]
+        start = int(rng.integers(max(1, a.frames - self.length)))
+        frames = min(a.frames - start, self.length)
+        return np.resize(self.pair_corpus.load(a, start, frames) - self.pair_corpus.load(b, start, frames), self.length)
+
+    def _recorded(self, rng: np.random.Generator, corpus: Corpus) -> Samples:
+        """Recordings from a random place, one after another until the row is full; short effects with pauses."""
+        out, at = np.zeros(self.length, np.float32), 0
+        while at < self.length:
+            clip = corpus[int(rng.integers(len(corpus)))]
+            start = int(rng.integers(max(1, clip.frames - (self.length - at))))
+            piece = corpus.load(clip, start, min(clip.frames - start, self.length - at))
+            out[at : at + len(piece)] = piece
+            at += len(piece) + (int(rng.integers(800, 8000)) if clip.frames < RATE // 4 else 0)
+        return out
+
+
+def at_level(x: Samples, db: float) -> Samples:
+    """The signal with this RMS in dB re 1."""
+    return x / (rms(x) + TINY) * 10 ** (db / 20)
+
+
+def at_snr(clean: Samples, noise: Samples, snr: float) -> Samples:
+    """Speech with noise added, ``snr`` dB below the level of the speech without its pauses."""
+    return clean + noise * speech_rms(clean) / (rms(noise) + TINY) * 10 ** (-snr / 20)
+
+
+def in_room(rng: np.random.Generator, x: Samples) -> Samples:
+    """Speech in a simulated room: the direct sound, a few reflections, and noise that decays with T60 0.15 to 0.9 s."""
+    frames, t60 = int(rng.uniform(0.1, 0.6) * RATE), rng.uniform(0.15, 0.9)
+    tail = rng.standard_normal(frames) * 10 ** (-3 * np.arange(frames) / RATE / t60)
+    gap = int(rng.integers(20, 160))
+    tail[:gap] = 0
+    for _ in range(int(rng.integers(3, 8))):
+        tail[int(rng.integers(gap, gap + 600)) % frames] += 3 * rng.uniform(-1, 1)
+    tail *= 10 ** (rng.uniform(-14, 3) / 20) / (np.sqrt(np.square(tail).sum()) + 1e-9)
+    tail[0] = 1
+    size = 1 << (len(x) + frames - 1).bit_length()
+    return np.fft.irfft(np.fft.rfft(x, size) * np.fft.rfft(tail, size), size)[: len(x)].astype(np.float32)
+
+
+def through_microphone(rng: np.random.Generator, *signals: Samples) -> list[Samples]:
+    """Signals through one smooth random response within 6 dB; one in ten has no treble at all."""
+    share = np.linspace(0, 1, len(signals[0]) // 2 + 1)
+    response = 10 ** (np.interp(share, np.sort(np.r_[0, rng.random(4) ** 2, 1]), rng.uniform(-6, 6, 6)) / 20)
+    if rng.random() < 0.1:
+        response = response * (share < rng.uniform(0.4, 0.9))
+    return [np.fft.irfft(np.fft.rfft(x) * response, len(x)).astype(np.float32) for x in signals]
+
+
+def synthetic(rng: np.random.Generator, length: int) -> Samples:
+    """Coloured noise, hum and tones, or clicks as of keys and knocks."""
+    kind = rng.random()
+    make = _coloured if kind < 0.4 else _tones if kind < 0.65 else _clicks
+    return make(rng, length).astype(np.float32)
+
+
+def _coloured(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
+    spectrum = np.fft.rfft(rng.standard_normal(length))
+    bins = np.arange(len(spectrum)) + 1.0
+    spectrum *= bins ** -rng.uniform(-0.3, 1.2)
+    if rng.random() < 0.4:  # a band
+        centre = 10 ** rng.uniform(2, 3.8) * length / RATE
+        spectrum *= np.exp(-0.5 * ((bins - centre) / (centre * rng.uniform(0.1, 1))) ** 2) + 0.02
+    x = np.fft.irfft(spectrum, length)
+    if rng.random() < 0.4:  # swelling
+        time = np.arange(length) / RATE
+        x *= 1 + rng.uniform(0.2, 0.9) * np.sin(2 * np.pi * (rng.uniform(0.3, 12) * time + rng.random()))
+    return x
+
+
+def _tones(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
+    time = np.arange(length) / RATE
+    base = rng.choice([50.0, 60.0, 100.0, 120.0]) if rng.random() < 0.6 else rng.uniform(40, 1000)
+    x = np.zeros(length)
+    for order in range(1, int(rng.integers(2, 24))):
+        if base * order > 7800:
+            break
+        phase = base * order * time * (1 + rng.uniform(-2e-3, 2e-3)) + rng.random()
+        x += np.sin(2 * np.pi * phase) * order ** -rng.uniform(0.3, 1.8) * rng.random()
+    return x + 0.05 * rms(x) * rng.standard_normal(length)
+
+
+def _clicks(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
+    x, at, base = 0.003 * rng.standard_normal(length), int(rng.integers(0, 4000)), rng.uniform(300, 4500)
+    while at < length:
+        frames = int(rng.integers(200, 2400))
+        burst = rng.standard_normal(frames) * np.exp(-np.arange(frames) / rng.uniform(15, frames / 4))
+        radius, angle = rng.uniform(0.6, 0.97), base * rng.uniform(0.7, 1.4) * 2 * np.pi / RATE
+        burst = lfilter([1], [1, -2 * radius * np.cos(angle), radius**2], burst)
+        burst *= rng.uniform(0.2, 1) / (np.abs(burst).max() + 1e-9)
+        x[at : at + frames] += burst[: length - at]
+        at += int(rng.exponential(2200)) + 300
+    return x
