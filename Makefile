@@ -14,7 +14,7 @@ setup: $(STAMP)
 # pesq is C code: where it does not build, everything else works and only PESQ scores are missing.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,dev]' pystoi speechmos
+	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,serve,hub,dev]' pystoi speechmos
 	$(PIP) install --quiet -c constraints.txt pesq || echo "pesq does not build here: PESQ scores are not available"
 	touch $@
 

@@ -33,8 +33,9 @@ ALLOWED = {
     "train": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode"},
     "recipes": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode", "train"},
     "export": TENSORS | {"ssm", "nn", "models", "runtime"},
+    "serve": {"decode", "runtime"},
 }
-TORCH_FREE = {"evaluation", "planner", "system", "audio", "data", "decode", "runtime"}
+TORCH_FREE = {"evaluation", "planner", "system", "audio", "data", "decode", "runtime", "serve"}
 HEAVY = {"torch", "numpy", "soundfile", "soxr", "onnxruntime", "safetensors", "matplotlib"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 

@@ -17,6 +17,8 @@ EXTRAS = {
     "plot": ("matplotlib",),
     "eval": ("pesq", "pystoi", "speechmos"),
     "mic": ("sounddevice",),
+    "serve": ("websockets",),
+    "hub": ("huggingface_hub",),
 }
 """The optional packages of each extra of ``centaurus-ssm``."""
 

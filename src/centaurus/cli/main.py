@@ -16,6 +16,7 @@ from centaurus.cli import (
     networks,
     output,
     planning,
+    serve,
     spot,
     train,
     transcribe,
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(denoise.denoise)
 app.command()(spot.spot)
 app.command()(transcribe.transcribe)
+app.command()(serve.serve)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(networks.models)

@@ -1,0 +1,170 @@
+"""What goes over the wire: a stream is asked for by a URL, audio is binary, everything else is JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+
+from centaurus.decode import Keyword, Smoothing, Word, join
+from centaurus.runtime import Denoiser, Spotter, Transcriber
+from centaurus.runtime.io import Encoding, Layout, decode, encode
+from centaurus.serve.engine import Lane
+
+PATH = "/v1/"
+SUBPROTOCOL = "centaurus.v1"
+TOKEN = "bearer."  # a subprotocol that begins so carries the token: browsers can send no other header
+MOST_CHANNELS = 8
+Message = bytes | str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A stream that a client asks for: the task, how its audio is laid out, and further options of the task."""
+
+    task: str
+    layout: Layout
+    options: Mapping[str, float]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the network: one for each channel that is denoised, otherwise one for their mean."""
+        return self.layout.channels if self.task == "denoise" else 1
+
+
+def read_request(path: str) -> Request:
+    """The request of a URL such as ``/v1/denoise?rate=48000&channels=2``; ValueError says what is wrong."""
+    url = urlsplit(path)
+    task = url.path.removeprefix(PATH)
+    if not url.path.startswith(PATH) or task not in JOBS:
+        raise LookupError(f"there is no {url.path}: streams are {', '.join(PATH + name for name in JOBS)}")
+    given = dict(parse_qsl(url.query, keep_blank_values=True))
+    rate, channels = int(_number(given, "rate", 16_000)), int(_number(given, "channels", 1))
+    if channels > MOST_CHANNELS:
+        raise ValueError(f"a stream has at most {MOST_CHANNELS} channels, got {channels}")
+    name = given.pop("format", Encoding.F32.value)
+    encodings = {encoding.value: encoding for encoding in Encoding}
+    if name not in encodings:
+        raise ValueError(f"format should be one of {', '.join(encodings)}, got {name!r:.40}")
+    known = OPTIONS[task]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(
+            f"{task} has no option {unknown[0]!r:.40}; there are rate, channels, format, {', '.join(known)}"
+        )
+    options = {key: _number(given, key) for key in list(given)}
+    return Request(task, Layout(rate, channels, encodings[name]), options)
+
+
+def _number(given: dict[str, str], key: str, default: float | None = None) -> float:
+    text = given.pop(key, None)
+    if text is None and default is not None:
+        return default
+    try:
+        return float(text or "")
+    except ValueError as error:
+        raise ValueError(f"{key} should be a number, got {text!r:.40}") from error
+
+
+def _denoiser(lane: Lane, request: Request) -> Denoiser:
+    mix, limit = request.options.get("mix", 1.0), request.options.get("attn_limit_db")
+    return Denoiser(lane, request.layout.rate, request.layout.channels, mix, limit)
+
+
+def _spotter(lane: Lane, request: Request) -> Spotter:
+    return Spotter(lane, request.layout.rate, request.layout.channels, Smoothing(**request.options))
+
+
+def _transcriber(lane: Lane, request: Request) -> Transcriber:
+    return Transcriber(lane, request.layout.rate, request.layout.channels)
+
+
+Job = Denoiser | Spotter | Transcriber
+JOBS: dict[str, Callable[[Lane, Request], Job]] = {
+    "denoise": _denoiser,
+    "spot": _spotter,
+    "transcribe": _transcriber,
+}
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "denoise": ("mix", "attn_limit_db"),
+    "spot": ("threshold", "release", "window", "refractory"),
+    "transcribe": (),
+}
+
+
+class Stream:
+    """Audio messages of a client in, messages for the client out."""
+
+    def __init__(self, lane: Lane, request: Request) -> None:
+        self.lane, self.layout, self.task = lane, request.layout, request.task
+        self.job = JOBS[request.task](lane, request)
+        self.frames = 0
+        self._partial = ""
+        self._rest = b""
+
+    def ready(self) -> str:
+        """The first message: what the client may expect."""
+        s = self.lane.settings
+        return _text(
+            "ready",
+            task=self.task,
+            model=s.name,
+            rate=self.layout.rate,
+            channels=self.layout.channels,
+            format=self.layout.encoding.value,
+            latency_ms=round(1e3 * s.latency / s.rate, 3),
+        )
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take interleaved samples; the results that are ready."""
+        data = self._rest + data
+        whole = len(data) // self.layout.frame * self.layout.frame
+        self._rest = data[whole:]
+        x = decode(data[:whole], self.layout)
+        self.frames += x.shape[1]
+        return self._messages(self.job.process(x))
+
+    def collect(self) -> list[Message]:
+        """The results that have become ready since the last call."""
+        return self._messages(self.job.process(np.zeros((self.layout.channels, 0), np.float32)))
+
+    def finish(self) -> list[Message]:
+        """The results of everything received, then the last message. Waits for the engine."""
+        last = self._messages(self.job.flush())
+        seconds = self.frames / self.layout.rate
+        return [*last, _text("end", frames=self.frames, seconds=round(seconds, 6), repaired=self.job.repaired)]
+
+    def _messages(self, results: Any) -> list[Message]:
+        if isinstance(self.job, Denoiser):
+            return [encode(results, self.layout.encoding)] if results.size else []
+        found: list[Message] = [keyword_text(x) if isinstance(x, Keyword) else word_text(x) for x in results]
+        if isinstance(self.job, Transcriber):
+            partial = join(self.job.partial)
+            if partial != self._partial:
+                found.append(_text("partial", text=partial))
+            self._partial = partial
+        return found
+
+
+def keyword_text(x: Keyword) -> str:
+    """A keyword as a message."""
+    return _text("keyword", keyword=x.word, time=round(x.time, 4), confidence=round(x.confidence, 4))
+
+
+def word_text(x: Word) -> str:
+    """A word of a transcript as a message."""
+    times = {"start": round(x.start, 4), "end": round(x.end, 4)}
+    return _text("word", word=x.text, **times, confidence=round(x.confidence, 4))
+
+
+def error_text(message: object) -> str:
+    """Why the server ends a stream."""
+    return _text("error", message=str(message))
+
+
+def _text(kind: str, **values: object) -> str:
+    return json.dumps({"type": kind, **values})
