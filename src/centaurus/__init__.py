@@ -9,6 +9,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from centaurus.export.c import export_c as export_c
     from centaurus.export.write import export_onnx as export_onnx
     from centaurus.kernels.program import temporal_einsum as temporal_einsum
     from centaurus.layer import Layer as Layer
@@ -43,6 +44,7 @@ _HOMES = {
     "count": "centaurus.models.count",
     "verify": "centaurus.models.verify",
     "save": "centaurus.models.checkpoint",
+    "export_c": "centaurus.export.c",
     "export_onnx": "centaurus.export.write",
     "load": "centaurus.models.checkpoint",
 }

@@ -1,4 +1,4 @@
-"""``centaurus export``: a trained model as ONNX files for the runtime without torch."""
+"""``centaurus export``: a trained model as ONNX for the runtime without torch, or as C for devices."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ def export(
     name: Annotated[
         str, typer.Argument(help="A model file, a shipped model's name, or a network such as denoiser/hybrid.")
     ],
-    file: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    file: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.c with model.h beside it.")
+    ],
     chunk: Annotated[
         list[int] | None,
         typer.Option(
             min=1, help="Samples in one step, a multiple of the hop; give it several times for several files."
         ),
     ] = None,
+    weights: Annotated[
+        str, typer.Option(help="Of a step in C: fp32, fp16, or int16 and int8 with a scale for every column.")
+    ] = "fp32",
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that is there.")] = False,
     json: output.Json = False,
 ) -> None:
-    """Write a model's streaming step as ONNX, with its states as inputs and outputs, and compare it with torch."""
+    """Write a model's streaming step as ONNX or as C, and compare it with torch."""
     chunks: list[int | None] = [*chunk] if chunk else [None]
     several = len(set(chunks)) > 1
     targets = {n: file.with_name(f"{file.stem}-{n}{file.suffix}") if several else file for n in chunks}
@@ -34,6 +39,11 @@ def export(
             raise FileExistsError(f"{target} is there already: -f overwrites it")
         if not target.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into")
+    if file.suffix == ".c":
+        _write_c(name, targets, weights, force, json)
+        return
+    if weights != "fp32":
+        raise ValueError(f"--weights {weights} is for steps in C: an ONNX file has fp32 weights")
     from centaurus.export.write import export_and_compare
     from centaurus.runtime.session import Session
 
@@ -50,3 +60,26 @@ def export(
         output.show_json(data)
     else:
         output.show_table(["file", "size", "chunk", "ms", "states", "off by"], rows)
+
+
+def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bool, json: bool) -> None:
+    """A step in C for every chunk."""
+    from centaurus.export.c import export_c
+
+    for target in targets.values():
+        if target.with_suffix(".h").exists() and not force:
+            raise FileExistsError(f"{target.with_suffix('.h')} is there already: -f overwrites it")
+    net = network(name)
+    made = {samples: export_c(net, target, samples, weights) for samples, target in targets.items()}
+    if json:
+        output.show_json([one.json() for one in made.values()])
+        return
+    rows = []
+    for samples, one in made.items():
+        off = "not compared" if one.difference is None else f"{one.difference:.0e}"
+        rows.append(
+            [str(one.source), output.size(one.weight_bytes), output.size(one.state_bytes), str(samples or net.hop), off]
+        )
+    output.show_table(["file", f"{weights} weights", "memory", "chunk", "off by"], rows)
+    if any(one.difference is None for one in made.values()):
+        output.note("there is no C compiler here (CC, cc, gcc, clang): the step was not compared with torch")

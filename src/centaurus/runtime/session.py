@@ -15,12 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model, read_settings
+from centaurus.runtime.native import Binding, Native, open_native
 from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
 from centaurus.runtime.shapes import step_cost
 
 __all__ = ["Session", "SessionError"]
 
 Samples = NDArray[np.float32]
+ENGINES = ("onnxruntime", "c")
 MOST_BYTES = 1 << 31  # of the states of all rows
 REFUSALS = (
     errors.Fail,
@@ -36,13 +38,15 @@ REFUSALS = (
 class Arrays:
     """Input, output and two sets of states of some rows, which take turns as the states before and after a step."""
 
-    def __init__(self, engine: onnxruntime.InferenceSession, s: Settings, rows: int) -> None:
+    def __init__(self, engine: onnxruntime.InferenceSession | Native, s: Settings, rows: int) -> None:
         self.audio = np.zeros((rows, 1, s.chunk), np.float32)
         self.output = np.zeros((rows, s.features, s.frames(s.chunk)), np.float32)
         self.states = [[np.zeros((rows, *state.shape), np.float32) for state in s.states] for _ in range(2)]
         self.bindings = [self._binding(engine, [state.name for state in s.states], turn) for turn in range(2)]
 
-    def _binding(self, engine: onnxruntime.InferenceSession, names: list[str], turn: int) -> onnxruntime.IOBinding:
+    def _binding(
+        self, engine: onnxruntime.InferenceSession | Native, names: list[str], turn: int
+    ) -> onnxruntime.IOBinding | Binding:
         bound = engine.io_binding()
         for name, x in [("audio", self.audio), *zip(names, self.states[turn], strict=True)]:
             bound.bind_input(name, "cpu", 0, np.float32, x.shape, x.ctypes.data)
@@ -57,28 +61,25 @@ class Session:
 
     ``model`` is an ONNX file written by ``centaurus export`` or the name of a shipped model. The ``batch`` rows are
     streams that advance together; a stream may ``join`` a free row and ``leave`` it. States, input and output live in
-    arrays that are made once: a step allocates nothing but its result.
+    arrays that are made once: a step allocates nothing but its result. ``engine="c"`` runs a step compiled by the C
+    compiler that is there, where the model has one (docs/devices.md), else onnxruntime; ``engine`` says which it is.
     """
 
-    def __init__(self, model: str | os.PathLike[str], batch: int = 1, threads: int = 1) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str], batch: int = 1, threads: int = 1, engine: str = "onnxruntime"
+    ) -> None:
         if batch < 1 or threads < 0:
             raise SessionError(f"a session has at least one row and no negative threads, got {batch=} and {threads=}")
-        path = find_model(model)
-        contents = inspect(path)
-        if KEY not in contents.metadata:
-            raise SessionError(f"is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata", path)
-        self.settings: Settings = read_settings(contents.metadata[KEY], path)
-        numbers = batch * (self.settings.state_numbers + self.settings.chunk)
-        if 8 * numbers > MOST_BYTES:
-            raise SessionError(f"{batch} streams of it have {numbers:,} state numbers and waiting samples", path)
-        _check_fit(self.settings, contents, path)
-        _check_cost(contents, batch, path)
+        if engine not in ENGINES:
+            raise SessionError(f"engine should be one of {', '.join(ENGINES)}, got {engine!r}")
+        native = open_native(model) if engine == "c" else None
+        self.engine = "onnxruntime" if native is None else "c"
+        self._engine, self.settings = native or _open(find_model(model), batch, threads)
         self.batch, self.threads = batch, threads
         self._lone = batch == 1
         self._waiting, self._turn = 0, 0  # samples that do not fill a chunk yet, and which states are the next step's
         self.samples = [0] * batch
         self._taken: set[int] = set()
-        self._engine = _engine(contents.data, threads, path)
         self._arrays = Arrays(self._engine, self.settings, batch)
         self._audio, self._output, self._states = self._arrays.audio, self._arrays.output, self._arrays.states
         self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step
@@ -193,7 +194,7 @@ class Session:
             state[...] = numbers[at : at + state.size].reshape(state.shape)
             at += state.size
 
-    def _run(self, binding: onnxruntime.IOBinding) -> None:
+    def _run(self, binding: onnxruntime.IOBinding | Binding) -> None:
         try:
             self._engine.run_with_iobinding(binding)
         except (RuntimeError, *REFUSALS) as error:
@@ -228,6 +229,20 @@ class Session:
         if wrong:
             raise SessionError(f"this session has rows 0 to {self.batch - 1}, there is no row {wrong[0]}")
         return range(self.batch) if rows is None else rows
+
+
+def _open(path: Path, batch: int, threads: int) -> tuple[onnxruntime.InferenceSession | Native, Settings]:
+    """The engine and the settings of an ONNX file, checked before anything of it runs."""
+    contents = inspect(path)
+    if KEY not in contents.metadata:
+        raise SessionError(f"is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata", path)
+    settings = read_settings(contents.metadata[KEY], path)
+    numbers = batch * (settings.state_numbers + settings.chunk)
+    if 8 * numbers > MOST_BYTES:
+        raise SessionError(f"{batch} streams of it have {numbers:,} state numbers and waiting samples", path)
+    _check_fit(settings, contents, path)
+    _check_cost(contents, batch, path)
+    return _engine(contents.data, threads, path), settings
 
 
 def _check_fit(settings: Settings, contents: Contents, path: Path) -> None:

@@ -1,0 +1,5 @@
+"""From a network to a step in C for devices, plug-ins and WebAssembly."""
+
+from centaurus.export.c.write import ExportedC, ExportError, export_c
+
+__all__ = ["ExportError", "ExportedC", "export_c"]

@@ -1,0 +1,203 @@
+"""Compile a step that was exported to C, and run it in place of onnxruntime: the same states in, the same states out.
+
+The library is built once for every source and compiler, and kept in the cache folder under a hash of both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.runtime.modelfile import SessionError, Settings, find_model, read_settings
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
+TUNED = "-march=native"  # left out where a compiler does not know it
+MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
+HEAD = 1 << 22  # characters in which a file says what it is
+
+WRAPPER = """\
+#include "{source}"
+#include <string.h>
+long centaurus_state_floats(void) {{ return {state_floats}; }}
+long centaurus_block_bytes(void) {{ return (long){prefix}_state_bytes(); }}
+void centaurus_run(float *block, const float *in, float *out, const float *before, float *after, int rows) {{
+  const int hop = {prefix}_hop * {inputs}, frames = {prefix}_frames, n = {prefix}_outputs;
+  int row, t, k;
+  float *y = block + {prefix}_state_bytes() / sizeof(float);
+  for (row = 0; row < rows; row++) {{
+    memcpy(block, before + (size_t)row * {state_floats}, {state_floats} * sizeof(float));
+    {prefix}_step(block, in + row * hop, n == 1 ? out + row * frames : y);
+    if (n > 1)
+      for (k = 0; k < n; k++)
+        for (t = 0; t < frames; t++) out[(row * n + k) * frames + t] = y[t * n + k];
+    memcpy(after + (size_t)row * {state_floats}, block, {state_floats} * sizeof(float));
+  }}
+}}
+"""
+
+
+def find_compiler() -> list[str] | None:
+    """The command of the C compiler: ``CC`` if it is set, else the first of cc, gcc and clang; None without any."""
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    found = next((name for name in COMPILERS if shutil.which(name)), None)
+    return None if found is None else [found]
+
+
+def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a C file that centaurus wrote says about itself."""
+    with open(source, encoding="utf-8") as file:
+        found = MARK.search(file.read(HEAD))
+    if found is None:
+        raise SessionError(f"{source} is not a C file written by centaurus: it has no line '/* centaurus: …'")
+    about = json.loads(found[1])
+    if not isinstance(about, dict) or not re.fullmatch(r"[A-Za-z_]\w*", str(about.get("prefix"))):
+        raise SessionError(f"{source} does not say the prefix of its functions")
+    return about
+
+
+def compile_step(source: Path, target: Path, compiler: list[str], optimize: str = "-O3") -> None:
+    """Build a shared library of the step, with one function that runs rows of a batch one after another."""
+    about = describe(source)
+    wrapper = WRAPPER.format(
+        source=source.name,
+        prefix=about["prefix"],
+        inputs=int(about["inputs"]),
+        state_floats=int(about["state_floats"]),
+    )
+    with tempfile.TemporaryDirectory(prefix="centaurus-step-") as folder:
+        code = Path(folder) / "step.c"
+        code.write_text(wrapper)
+        made = Path(folder) / "step.so"
+        command = [*compiler, *FLAGS, optimize, f"-I{source.resolve().parent}", str(code), "-o", str(made)]
+        done = subprocess.run([*command, TUNED], capture_output=True, text=True)
+        if done.returncode:
+            done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            first = (done.stderr.splitlines() or ["no message"])[0]
+            raise SessionError(f"{' '.join(compiler)} cannot compile {source}: {first:.300}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copy(made, staged)
+        os.replace(staged, target)
+
+
+def open_native(model: str | os.PathLike[str]) -> tuple[Native, Settings] | None:
+    """A compiled step of a model and its settings; None where there is no compiler or nothing to compile."""
+    compiler = find_compiler()
+    source = None if compiler is None else find_source(model)
+    if compiler is None or source is None:
+        return None
+    about = describe(source)
+    settings = read_settings(json.dumps(about["settings"]), str(source))
+    return Native(cached_library(source, compiler)), settings
+
+
+def find_source(model: str | os.PathLike[str]) -> Path | None:
+    """The C file of a model: itself, the one beside it, or one written from its weights where torch is installed."""
+    path = Path(model)
+    if path.suffix == ".c":
+        if not path.is_file():
+            raise SessionError(f"there is no file {os.fspath(model)!r}")
+        return path
+    if path.suffix != ".safetensors":
+        path = find_model(model)
+    if path.with_suffix(".c").is_file():
+        return path.with_suffix(".c")
+    weights = path.with_suffix(".safetensors")
+    if not weights.is_file() or any(importlib.util.find_spec(name) is None for name in ("torch", "onnx")):
+        return None
+    return _written(weights)
+
+
+def _written(weights: Path) -> Path:
+    """The C file of saved weights, kept under a hash of the weights and of the code that writes it."""
+    export = import_module("centaurus.export.c")  # needs torch, which the rest of the runtime does without
+    writer = sorted(Path(export.__file__ or "").parent.glob("*.*"))
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in [weights, *writer])).hexdigest()[:32]
+    source = cache_folder() / key / f"{weights.stem}.c"
+    if not source.is_file():
+        source.parent.mkdir(parents=True, exist_ok=True)
+        export.export_c(import_module("centaurus.models").load(weights), source)
+    return source
+
+
+def cache_folder() -> Path:
+    """Where C files and libraries are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "centaurus" / "steps"
+
+
+def cached_library(source: Path, compiler: list[str]) -> Path:
+    """The library of a C file, compiled if this source and this compiler have not met before."""
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    header = source.with_suffix(".h")
+    words = " ".join([*compiler, *FLAGS, version]) + WRAPPER
+    key = hashlib.sha256(b"\0".join([source.read_bytes(), header.read_bytes(), words.encode()]))
+    target = cache_folder() / f"{key.hexdigest()[:32]}.so"
+    if not target.exists():
+        compile_step(source, target, compiler)
+    return target
+
+
+class Native:
+    """A compiled step that takes and gives states as onnxruntime's io bindings do.
+
+    One ``Native`` is for one thread at a time: a step works in its memory.
+    """
+
+    def __init__(self, library: str | os.PathLike[str]) -> None:
+        self._library = ctypes.CDLL(os.fspath(library))
+        self._library.centaurus_state_floats.restype = ctypes.c_long
+        self._library.centaurus_block_bytes.restype = ctypes.c_long
+        self.state_floats = int(self._library.centaurus_state_floats())
+        self._run = self._library.centaurus_run
+        self._run.restype = None
+        self._run.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int]
+        self._block: NDArray[np.float32] | None = None
+
+    def io_binding(self) -> Binding:
+        """A place for the addresses of a step's arrays."""
+        return Binding()
+
+    def run_with_iobinding(self, bound: Binding) -> None:
+        """Run the rows whose arrays are bound."""
+        if self._block is None:
+            floats = int(self._library.centaurus_block_bytes()) // 4 + bound.numbers["output"]
+            self._block = np.zeros(floats, np.float32)
+        at = bound.addresses
+        self._run(self._block.ctypes.data, at["audio"], at["output"], at["state"], at["next"], bound.rows)
+
+
+class Binding:
+    """The addresses of a step's arrays: audio and output, the state before and after."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+        self.rows = 0
+
+    def bind_input(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
+        """Remember where an input is."""
+        self.addresses[name.partition(".")[0]] = address
+        self.numbers[name.partition(".")[0]] = int(np.prod(shape[1:]))
+        self.rows = shape[0]
+
+    def bind_output(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
+        """Remember where an output is."""
+        self.bind_input(name, device, index, kind, shape, address)
