@@ -11,7 +11,7 @@ import torch
 import centaurus as ct
 from centaurus.export.c import write
 from centaurus.layer import Layer
-from centaurus.nn import Pointwise, Serial
+from centaurus.nn import Analysis, Compress, Delay, Mask, Mel, Pointwise, Serial, Synthesis
 from centaurus.nn.layers import Stateless
 from centaurus.runtime.native import find_compiler
 from centaurus.ssm import SSM
@@ -40,6 +40,20 @@ EQUATIONS: dict[str, SSM] = {
     "states between": SSM("u_bit B_pi K_npt C_jn -> y_bjt", sizes={"i": 3, "p": 2, "n": 9, "j": 4}),
 }
 
+SPECTRAL: dict[str, tuple[Layer, int]] = {
+    "analysis": (Analysis(64, 16), 1),
+    "analysis, not a power of two": (Analysis(60, 15), 1),
+    "synthesis": (Synthesis(64, 32, 16), 66),
+    "synthesis, not a power of two": (Synthesis(70, 40, 10), 72),
+    "there and back": (Serial([Analysis(512, 128), Synthesis(512, 256, 128)]), 1),
+    "compress": (Compress(9, release=5.0), 18),
+    "mel": (Serial([Analysis(128, 32), Mel(65, 12)]), 1),
+    "mel of a power": (Serial([Analysis(128, 32), Mel(65, 12, power=0.3, release=7.0)]), 1),
+    "mask": (Serial([Analysis(32, 8), Mask(Serial([Compress(17), Pointwise(51, 34)]), 17), Synthesis(32, 16, 8)]), 1),
+    "late mask": (Mask(Serial([Delay(10, 3), Pointwise(10, 10)]), 5), 10),
+    "delay": (Delay(3, 4), 3),
+}
+
 
 def exported(layer: Layer, channels: int, chunk: int, folder: Path) -> float:
     torch.manual_seed(5)
@@ -57,6 +71,14 @@ def test_a_layer_in_c_is_the_layer(name: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(write, "SECONDS", 0.01)
     layer, channels = LAYERS[name]
     assert exported(layer, channels, 24, tmp_path) < TOLERANCE
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", SPECTRAL)
+def test_a_spectral_layer_in_c_is_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "SECONDS", 0.05)
+    layer, channels = SPECTRAL[name]
+    assert exported(layer, channels, 3 * layer.hop, tmp_path) < TOLERANCE
 
 
 @needs_compiler

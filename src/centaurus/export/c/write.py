@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centaurus.export.c.layers import emit
 from centaurus.export.c.program import Program, Signal
+from centaurus.export.c.spectral import emit
 from centaurus.layer import Layer
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import Settings, StateShape
@@ -192,7 +192,9 @@ def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) 
         if not np.isfinite(numbers).all():
             raise ValueError(f"a {what} of this network is not a finite number: it cannot be exported")
     about = settings_of(net, name, samples, y, program.state_floats)
-    delay = int(getattr(net, "delay", 0))
+    if net.delay.denominator != 1:
+        raise ValueError(f"a delay of {net.delay} samples is not a whole number: it cannot be exported")
+    delay = int(net.delay)
     prefix = identifier(name)
     return Step(
         program, prefix, about.rate, samples, delay, channels, y.frames, y.channels, about.json(), lines, scratch
