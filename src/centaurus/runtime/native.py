@@ -64,10 +64,10 @@ def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
     with open(source, encoding="utf-8") as file:
         found = MARK.search(file.read(HEAD))
     if found is None:
-        raise SessionError(f"{source} is not a C file written by centaurus: it has no line '/* centaurus: …'")
+        raise SessionError("is not a C file written by centaurus: it has no line '/* centaurus: …'", source)
     about = json.loads(found[1])
     if not isinstance(about, dict) or not re.fullmatch(r"[A-Za-z_]\w*", str(about.get("prefix"))):
-        raise SessionError(f"{source} does not say the prefix of its functions")
+        raise SessionError("does not say the prefix of its functions", source)
     return about
 
 
@@ -90,7 +90,7 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             first = (done.stderr.splitlines() or ["no message"])[0]
-            raise SessionError(f"{' '.join(compiler)} cannot compile {source}: {first:.300}")
+            raise SessionError(f"{' '.join(compiler)} cannot compile it: {first:.300}", source)
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.copy(made, staged)
@@ -104,7 +104,7 @@ def open_native(model: str | os.PathLike[str]) -> tuple[Native, Settings] | None
     if compiler is None or source is None:
         return None
     about = describe(source)
-    settings = read_settings(json.dumps(about["settings"]), str(source))
+    settings = read_settings(json.dumps(about["settings"]), source)
     return Native(cached_library(source, compiler)), settings
 
 

@@ -1,0 +1,86 @@
+"""A compiled step in place of onnxruntime: the same results, the same methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import centaurus as ct
+from centaurus.export.c import write
+from centaurus.runtime import Session, SessionError, native
+from tests.models.small import narrow
+
+needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="there is no C compiler here")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A keyword spotter as model.onnx and model.c, and a cache of its own."""
+    made = tmp_path_factory.mktemp("native")
+    torch.manual_seed(3)
+    net = narrow("kws-hybrid-2").eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "SECONDS", 0.1)
+        ct.export_onnx(net, made / "model.onnx", chunk=2 * net.hop)
+        ct.export_c(net, made / "model.c", chunk=2 * net.hop)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    return folder / "cache"
+
+
+def noise(*shape: int) -> np.ndarray:
+    return (0.1 * np.random.default_rng(1).standard_normal(shape)).astype(np.float32)
+
+
+@needs_compiler
+def test_a_compiled_step_gives_what_onnxruntime_gives(folder: Path, cache: Path) -> None:
+    x = noise(3, 5000)
+    by_onnx, by_c = (Session(folder / "model.onnx", batch=3, engine=engine) for engine in ("onnxruntime", "c"))
+    assert (by_onnx.engine, by_c.engine) == ("onnxruntime", "c")
+    for start in (0, 1700, 3000):
+        piece = x[:, start : start + 1700]
+        np.testing.assert_allclose(by_c.process(piece), by_onnx.process(piece), rtol=0, atol=1e-5)
+    assert len(list(cache.rglob("*.so"))) == 1
+
+
+@needs_compiler
+def test_a_compiled_session_is_saved_restored_and_joined(folder: Path) -> None:
+    x = noise(2, 6000)
+    session = Session(folder / "model.c", batch=2, engine="c")
+    session.process(x[:, :2000])
+    saved = session.save()
+    rest = session.process(x[:, 2000:])
+    again = Session(folder / "model.c", batch=2, engine="c")
+    again.restore(saved)
+    np.testing.assert_array_equal(again.process(x[:, 2000:]), rest)
+    again.reset([1])
+    alone = Session(folder / "model.c", engine="c")
+    again.reset()
+    np.testing.assert_array_equal(again.process(x)[1:], alone.process(x[1:]))
+
+
+def test_without_a_compiler_it_is_onnxruntime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    assert Session(folder / "model.onnx", engine="c").engine == "onnxruntime"
+
+
+def test_without_a_source_it_is_onnxruntime(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.onnx").write_bytes((folder / "model.onnx").read_bytes())
+    assert Session(tmp_path / "other.onnx", engine="c").engine == "onnxruntime"
+
+
+@needs_compiler
+def test_a_file_that_is_not_a_step_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
+    with pytest.raises(SessionError, match="not a C file written by centaurus"):
+        Session(tmp_path / "x.c", engine="c")
+    with pytest.raises(SessionError, match="engine should be one of onnxruntime, c, got 'cuda'"):
+        Session(tmp_path / "x.c", engine="cuda")
