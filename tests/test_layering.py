@@ -28,6 +28,7 @@ ALLOWED = {
     "audio": set(),
     "decode": set(),
     "data": {"audio"},
+    "studio": {"planner", "runtime", "ssm"},
     "runtime": {"audio", "decode", "verification"},
     "evaluation": {"audio", "data", "decode"},
     "train": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode"},
@@ -35,7 +36,7 @@ ALLOWED = {
     "export": TENSORS | {"ssm", "nn", "models", "runtime"},
     "serve": {"decode", "runtime"},
 }
-TORCH_FREE = {"evaluation", "planner", "system", "audio", "data", "decode", "runtime", "serve"}
+TORCH_FREE = {"evaluation", "planner", "system", "audio", "data", "decode", "runtime", "serve", "studio"}
 HEAVY = {"torch", "numpy", "soundfile", "soxr", "onnxruntime", "safetensors", "matplotlib"}
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 

@@ -18,6 +18,7 @@ from centaurus.cli import (
     planning,
     serve,
     spot,
+    studio,
     train,
     transcribe,
 )
@@ -42,6 +43,7 @@ app.command()(bench.bench)
 app.command()(planning.plan)
 app.command()(planning.calibrate)
 app.command()(demo.demo)
+app.command()(studio.studio)
 
 
 def _show_version(wanted: bool) -> None:

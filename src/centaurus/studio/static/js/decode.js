@@ -1,0 +1,142 @@
+// What the outputs of networks mean: keywords out of class logits, words out of token logits. As in centaurus.decode.
+
+const PATIENCE = 0.5; // seconds from the threshold to the report, at most
+const RELEASE = 0.8; // of the threshold: where a keyword ends
+const REACH = 32; // frames back from a token in which its beginning may be
+const MARK = "<start>"; // the last output, where there is one: that a word begins here, whatever it will be
+export const IGNORED = new Set(["background"]); // classes that are never reported
+
+export function softmax(x) {
+  const top = x.reduce((a, b) => Math.max(a, b), -Infinity);
+  const e = Array.from(x, (v) => Math.exp(v - top));
+  const sum = e.reduce((a, b) => a + b, 0);
+  return e.map((v) => v / sum);
+}
+
+// Keywords from one frame of logits at a time. Settings may change while it runs.
+export class Spotting {
+  constructor(classes, seconds, { threshold = 0.6, window = 0.1, refractory = 0.5, ignored = IGNORED } = {}) {
+    Object.assign(this, { classes, seconds, threshold, window, refractory });
+    this.keywords = classes.map((_, k) => k).filter((k) => !ignored.has(classes[k]));
+    this.reset();
+  }
+
+  reset() {
+    this.past = [];
+    this.armed = this.keywords.map(() => true);
+    this.frame = 0;
+    this.rising = -1;
+    this.began = this.quietUntil = 0;
+    this.peak = 0;
+  }
+
+  // { scores: of the keywords, smoothed; found: a keyword to report, or null }
+  push(logits) {
+    const frames = Math.max(1, Math.round(this.window / this.seconds));
+    this.past.push(softmax(logits));
+    if (this.past.length > frames) this.past.splice(0, this.past.length - frames);
+    const scores = this.keywords.map((k) => this.past.reduce((sum, p) => sum + p[k], 0) / this.past.length);
+    scores.forEach((score, k) => (this.armed[k] ||= score < RELEASE * this.threshold));
+    const found = this.look(scores);
+    this.frame += 1;
+    return { scores, found };
+  }
+
+  look(scores) {
+    let found = null;
+    if (this.rising >= 0) {
+      const score = scores[this.rising];
+      const patience = Math.max(1, Math.round(PATIENCE / this.seconds));
+      if (score >= this.peak && this.frame - this.began < patience) this.peak = score;
+      else found = this.report();
+    }
+    const leader = scores.indexOf(Math.max(...scores));
+    const free = this.rising < 0 && this.frame >= this.quietUntil;
+    if (free && this.armed[leader] && scores[leader] >= this.threshold) {
+      this.rising = leader;
+      this.began = this.frame;
+      this.peak = scores[leader];
+      this.armed[leader] = false;
+    }
+    return found;
+  }
+
+  report() {
+    const word = this.classes[this.keywords[this.rising]];
+    this.rising = -1;
+    this.quietUntil = this.began + Math.round(this.refractory / this.seconds);
+    return { word, time: (this.began + 1) * this.seconds, confidence: this.peak };
+  }
+}
+
+// Greedy CTC over whole words, one frame of logits at a time. Where the last output marks beginnings, a word begins
+// with the last run of frames in which that logit is above 0, else where it is highest.
+export class Transcription {
+  constructor(tokens, seconds) {
+    this.tokens = tokens;
+    this.seconds = seconds;
+    this.marked = tokens[tokens.length - 1] === MARK;
+    this.spoken = this.marked ? tokens.length - 1 : tokens.length;
+    this.blank = Math.max(0, tokens.indexOf("<blank>"));
+    this.reset();
+  }
+
+  reset() {
+    this.frame = 0;
+    this.index = this.blank;
+    this.start = this.begin = 0;
+    this.total = 0;
+    this.marks = [];
+    this.spent = false;
+  }
+
+  // A word that ended with the frame before, or null.
+  push(logits) {
+    const p = softmax(logits.subarray(0, this.spoken));
+    const best = p.indexOf(Math.max(...p));
+    if (this.marked) this.remember(logits[this.spoken]);
+    let done = null;
+    if (best !== this.index) {
+      done = this.open;
+      this.index = best;
+      this.start = this.frame;
+      this.total = 0;
+      if (best !== this.blank) {
+        this.begin = this.frame - sinceBegin(this.marks);
+        this.marks = [];
+        this.spent = true;
+      }
+    }
+    this.total += p[best];
+    this.frame += 1;
+    return done;
+  }
+
+  // Marks that go on after a word are still its own.
+  remember(mark) {
+    this.spent &&= mark > 0;
+    if (!this.spent) this.marks = [...this.marks.slice(1 - REACH), mark];
+  }
+
+  // The word that has begun and may go on, or null.
+  get open() {
+    if (this.index === this.blank) return null;
+    const confidence = this.total / (this.frame - this.start);
+    const [start, end] = [this.begin * this.seconds, this.frame * this.seconds];
+    return { word: this.tokens[this.index], start, end, confidence };
+  }
+
+  flush() {
+    const last = this.open;
+    this.reset();
+    return last;
+  }
+}
+
+function sinceBegin(marks) {
+  if (!marks.length) return 0;
+  let begin = marks.findLastIndex((mark) => mark > 0);
+  if (begin < 0) begin = marks.indexOf(Math.max(...marks));
+  while (begin > 0 && marks[begin] > 0 && marks[begin - 1] > 0) begin -= 1;
+  return marks.length - 1 - begin;
+}

@@ -1,0 +1,392 @@
+// The page that removes noise: live from the microphone, or from a file.
+
+import { addNode, openContext, openMicrophone } from "./live.js";
+import { action, byId, clock, download, loadModule, oneOf, say, showError, site, slider, startWorker, State, whole } from "./page.js";
+import { Network } from "./network.js";
+import { Result } from "./result.js";
+import { acceptFiles, openDemo, openSound } from "./sound.js";
+import { Meter, Spectrogram } from "./spectrogram.js";
+import { cleanedShare } from "./stream.js";
+import { encode, header } from "./wav.js";
+
+const QUEUED = 4; // seconds that the player is ahead
+const PART = 10; // seconds of a recording in one part, which can go to disk
+const LIMITS = 40; // dB; 0 is no limit
+
+const state = new State({
+  mix: { default: 100, read: whole(0, 100) },
+  limit: { default: 0, read: whole(0, LIMITS) },
+  listen: { default: "cleaned", read: oneOf(["cleaned", "original"]) },
+});
+const pictures = { before: new Spectrogram(byId("before")), after: new Spectrogram(byId("after")) };
+const meters = { before: new Meter(byId("meter-before")), after: new Meter(byId("meter-after")) };
+const heads = [...document.querySelectorAll(".head")];
+
+let job = null; // what is going on: it has end()
+let result = null; // what can be saved: it has save() and original()
+let player = null;
+
+const share = () => cleanedShare(state.get("mix") / 100, state.get("limit"));
+const bypass = () => state.get("listen") === "original";
+
+function amountChanged() {
+  job?.amount?.();
+  player?.amount();
+}
+
+slider(state, "mix", (value) => `${value} % cleaned`, amountChanged);
+slider(state, "limit", (value) => (value ? `at most ${value} dB` : "none"), amountChanged);
+for (const choice of document.querySelectorAll("input[name=listen]")) {
+  choice.checked = choice.value === state.get("listen");
+  choice.addEventListener("change", () => {
+    state.set("listen", choice.value);
+    amountChanged();
+  });
+}
+
+async function denoiser() {
+  const { models } = await site();
+  const model = models.find(({ task }) => task === "denoiser");
+  if (!model) throw new Error("This site has no denoiser: its models/ folder holds no module of one.");
+  byId("model").textContent = model.name;
+  const bytes = await loadModule(model.name);
+  return { model, bytes, network: new Network(bytes) };
+}
+
+async function begin(next) {
+  showError(null);
+  await job?.end();
+  player?.end();
+  player = result = null;
+  byId("transport").hidden = true;
+  byId("save").disabled = byId("save-original").disabled = true;
+  for (const head of heads) head.hidden = true;
+  job = next;
+  byId("stop").hidden = !next;
+}
+
+function showLoad({ load, dropped }) {
+  byId("load").textContent = `${(100 * load).toFixed(load < 0.1 ? 1 : 0)} %`;
+  byId("dropped").textContent = String(dropped);
+}
+
+// Live: microphone to audio thread to page.
+
+class Live {
+  async start() {
+    say("Opening the microphone …");
+    const stream = await openMicrophone();
+    this.stream = stream;
+    try {
+      const { bytes, network } = await denoiser();
+      const { context, source } = await openContext(network.rate, stream);
+      this.context = context;
+      this.recordings = { dry: new Recording(context.sampleRate), wet: new Recording(context.sampleRate) };
+      const options = { bytes, share: share(), bypass: bypass() };
+      const handle = { ready: (m) => this.ready(m), sound: (m) => this.sound(m), load: showLoad, stopped: () => this.stopped?.() };
+      this.node = addNode(context, "centaurus-denoiser", options, handle, (error) => this.fail(error));
+      this.speaker = new GainNode(context, { gain: byId("monitor").checked ? 1 : 0 });
+      source.connect(this.node).connect(this.speaker).connect(context.destination);
+      stream.getAudioTracks()[0].addEventListener("ended", () => this.fail(new Error("The microphone was disconnected.")));
+      pictures.before.clear();
+      pictures.after.clear();
+      byId("speed").textContent = "live";
+      say("Listening. The sound stays in this browser.");
+    } catch (error) {
+      await this.close();
+      throw error;
+    }
+  }
+
+  ready({ latency, rate }) {
+    const output = (this.context.baseLatency ?? 0) + (this.context.outputLatency ?? 0);
+    const network = (1000 * latency) / rate;
+    byId("latency").textContent = `${network.toFixed(0)} ms + ${(1000 * output).toFixed(0)} ms of the device`;
+  }
+
+  sound({ dry, wet }) {
+    this.recordings.dry.push(dry);
+    this.recordings.wet.push(wet);
+    pictures.before.push(dry);
+    pictures.after.push(wet);
+    meters.before.push(dry);
+    meters.after.push(wet);
+  }
+
+  amount() {
+    this.node?.port.postMessage({ kind: "amount", share: share() });
+    this.node?.port.postMessage({ kind: "listen", bypass: bypass() });
+  }
+
+  monitor(on) {
+    this.speaker?.gain.setTargetAtTime(on ? 1 : 0, this.context.currentTime, 0.02);
+  }
+
+  fail(error) {
+    showError(error);
+    stop();
+  }
+
+  async end() {
+    if (this.node) {
+      const done = new Promise((resolve) => (this.stopped = resolve));
+      this.node.port.postMessage({ kind: "stop" });
+      await Promise.race([done, new Promise((resolve) => setTimeout(resolve, 500))]);
+    }
+    await this.close();
+    const { dry, wet } = this.recordings ?? {};
+    if (!wet?.samples) return;
+    result = { save: async () => wet.wav(), original: async () => dry.wav(), name: "recording" };
+    offerSave(`${clock(wet.samples / wet.rate)} recorded, at ${wet.rate / 1000} kHz in 32-bit float.`);
+  }
+
+  async close() {
+    for (const track of this.stream?.getTracks() ?? []) track.stop();
+    if (this.context && this.context.state !== "closed") await this.context.close();
+  }
+}
+
+class Recording {
+  constructor(rate) {
+    this.rate = rate;
+    this.parts = [];
+    this.fresh = [];
+    this.samples = this.count = 0;
+  }
+
+  push(x) {
+    this.fresh.push(encode("f32", [x]));
+    this.samples += x.length;
+    this.count += x.length;
+    if (this.count >= PART * this.rate) {
+      this.parts.push(new Blob(this.fresh));
+      this.fresh = [];
+      this.count = 0;
+    }
+  }
+
+  wav() {
+    return new Blob([header("f32", this.rate, 1, 4 * this.samples), ...this.parts, ...this.fresh], { type: "audio/wav" });
+  }
+}
+
+// Files: a worker cleans, then a player plays input and output side by side.
+
+class FileJob {
+  constructor(file) {
+    this.file = file;
+  }
+
+  async start() {
+    say(`Opening ${this.file.name} …`);
+    const { bytes, network } = await denoiser();
+    const { source, transfer } = await openSound(this.file, network.rate);
+    const latency = (1000 * (network.hop + network.delay)) / network.rate;
+    byId("latency").textContent = `${latency.toFixed(0)} ms live; none in files`;
+    byId("work").hidden = false;
+    this.worker = startWorker();
+    const seconds = source.frames / source.rate;
+    const data = await new Promise((resolve, reject) => {
+      this.reject = reject;
+      this.worker.onerror = () => reject(new Error("Cleaning the file stopped: the worker could not be run."));
+      this.worker.onmessage = ({ data: message }) => {
+        if (message.kind === "error") reject(new Error(message.message));
+        if (message.kind === "done") resolve(message);
+        if (message.kind === "begin") {
+          pictures.before.clear(message.columns);
+          pictures.after.clear(message.columns);
+        }
+        if (message.kind === "progress") this.progress(message, seconds, source.rate);
+      };
+      this.worker.postMessage({ bytes, source: transfer });
+    }).finally(() => {
+      this.worker.terminate();
+      byId("work").hidden = true;
+    });
+    this.finish(source, data, seconds);
+  }
+
+  progress({ frames, took, columns }, seconds, rate) {
+    const done = frames / rate;
+    pictures.before.add(columns.map(([before]) => before));
+    pictures.after.add(columns.map(([, after]) => after));
+    byId("progress").value = done / seconds;
+    const left = took > 1 && done < seconds ? `, ${clock((took / done) * (seconds - done) + 0.5)} left` : "";
+    byId("progress-text").textContent = `${clock(done)} of ${clock(seconds)}${left}`;
+    if (took > 0) byId("speed").textContent = `${Math.round(done / took)} × real time`;
+  }
+
+  finish(source, data, seconds) {
+    const made = new Result(source, data);
+    const name = this.file.name.replace(/\.[^.]*$/, "") || "sound";
+    result = { save: (progress) => made.save(share(), progress), original: null, name };
+    player = new Player(made, seconds);
+    job = null;
+    byId("stop").hidden = true;
+    byId("transport").hidden = false;
+    offerSave(`${clock(seconds)}, ${data.channels === 1 ? "mono" : `${data.channels} channels`}, ${data.fileRate / 1000} kHz.`);
+    say(`${this.file.name} is cleaned.`);
+  }
+
+  async end() {
+    this.worker?.terminate();
+    this.reject?.(new Error("Stopped."));
+  }
+}
+
+class Player {
+  constructor(made, seconds) {
+    this.made = made;
+    this.seconds = seconds;
+    this.position = 0;
+    this.run = null;
+    this.show();
+  }
+
+  async play() {
+    const { made } = this;
+    const start = Math.min(Math.floor(this.position * made.fileRate), made.frames - 1);
+    const { context } = await openContext(made.fileRate, null);
+    const run = { context, queued: 0, stopped: false };
+    this.run = run;
+    const handle = {
+      position: ({ position, queued }) => this.moved(run, position, queued),
+      load: showLoad,
+      finished: () => this.pause(0),
+    };
+    const options = { start, share: this.share() };
+    run.node = addNode(context, "centaurus-player", options, handle, showError, Math.min(2, made.channels));
+    run.node.connect(context.destination);
+    byId("play").textContent = "Pause";
+    this.feed(run, start).catch(showError);
+  }
+
+  async feed(run, start) {
+    for await (const { dry, wet } of this.made.pieces(start)) {
+      if (run.stopped) return;
+      meters.before.push(dry[0]);
+      meters.after.push(wet[0]);
+      run.node.port.postMessage({ kind: "sound", dry, wet });
+      run.queued += 1;
+      while (run.queued >= QUEUED && !run.stopped) await new Promise((resolve) => (run.more = resolve));
+    }
+    if (!run.stopped) run.node.port.postMessage({ kind: "end" });
+  }
+
+  moved(run, position, queued) {
+    if (run.stopped) return;
+    run.queued = queued;
+    run.more?.();
+    this.position = position / this.made.fileRate;
+    this.show();
+  }
+
+  show() {
+    const at = this.seconds ? this.position / this.seconds : 0;
+    byId("time").textContent = `${clock(this.position)} / ${clock(this.seconds)}`;
+    byId("position").value = at;
+    byId("position").setAttribute("aria-valuetext", `${clock(this.position)} of ${clock(this.seconds)}`);
+    for (const head of heads) {
+      head.hidden = false;
+      head.style.setProperty("--at", at);
+    }
+  }
+
+  share() {
+    return bypass() ? 0 : share();
+  }
+
+  amount() {
+    this.run?.node.port.postMessage({ kind: "amount", share: this.share() });
+  }
+
+  pause(position = this.position) {
+    const { run } = this;
+    this.position = position;
+    byId("play").textContent = "Play";
+    if (run) {
+      run.stopped = true;
+      run.more?.();
+      run.node.port.postMessage({ kind: "stop" });
+      run.context.close();
+    }
+    this.run = null;
+    this.show();
+  }
+
+  async seek(share) {
+    const playing = this.run !== null;
+    this.pause(share * this.seconds);
+    if (playing) await this.play();
+  }
+
+  end() {
+    if (this.run) this.pause();
+  }
+}
+
+function offerSave(text) {
+  byId("save").disabled = false;
+  byId("save-original").disabled = !result.original;
+  byId("save-hint").textContent = text;
+}
+
+async function take(file) {
+  const next = new FileJob(file);
+  await begin(next);
+  try {
+    await next.start();
+  } catch (error) {
+    if (job === next) {
+      job = null;
+      byId("stop").hidden = true;
+    }
+    if (error.message === "Stopped.") say("Stopped.");
+    else showError(error);
+  }
+}
+
+async function stop() {
+  const ended = job;
+  job = null;
+  byId("stop").hidden = true;
+  await ended?.end();
+  if (ended) say("Stopped.");
+}
+
+action(byId("microphone"), async () => {
+  const live = new Live();
+  await begin(live);
+  try {
+    await live.start();
+  } catch (error) {
+    job = null;
+    byId("stop").hidden = true;
+    say("");
+    throw error;
+  }
+});
+action(byId("demo"), async () => take(await openDemo()));
+action(byId("stop"), stop);
+action(byId("play"), async () => {
+  if (player?.run) player.pause();
+  else await player?.play();
+});
+action(byId("save"), async () => {
+  const { save, name } = result;
+  download(await save((part) => say(`Writing ${Math.round(100 * part)} % …`)), `${name}.denoised.wav`);
+  say(`${name}.denoised.wav is in your downloads.`);
+});
+action(byId("save-original"), async () => download(await result.original(), `${result.name}.wav`));
+byId("monitor").addEventListener("change", ({ target }) => job?.monitor?.(target.checked));
+byId("position").addEventListener("change", ({ target }) => player?.seek(Number(target.value)).catch(showError));
+for (const canvas of [byId("before"), byId("after")]) {
+  canvas.addEventListener("click", (event) => {
+    const { left, width } = canvas.getBoundingClientRect();
+    player?.seek((event.clientX - left) / width).catch(showError);
+  });
+}
+acceptFiles({ drop: byId("drop"), choose: byId("choose"), input: byId("file"), take });
+site().then(({ models }) => {
+  byId("model").textContent = models.find(({ task }) => task === "denoiser")?.name ?? "none";
+}, showError);

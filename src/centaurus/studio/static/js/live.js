@@ -1,0 +1,70 @@
+// Live sound: the microphone, an audio context at the network's rate where the browser can, and the audio thread.
+
+import { loadModule } from "./page.js";
+
+const WORKLET = new URL("worklet.js", import.meta.url).href;
+const RAW = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
+
+// What is missing for live sound, in words; null if nothing is.
+export function missing() {
+  if (!globalThis.WebAssembly) return "This browser cannot run WebAssembly: a current Firefox, Chrome, Edge or Safari can.";
+  if (!globalThis.isSecureContext) {
+    return "The microphone works only on https:// pages or on this computer (127.0.0.1): open the studio there.";
+  }
+  if (!globalThis.AudioContext || !globalThis.AudioWorkletNode) {
+    return "This browser has no audio worklets: a current Firefox, Chrome, Edge or Safari has.";
+  }
+  if (!navigator.mediaDevices?.getUserMedia) return "This browser gives pages no microphone.";
+  return null;
+}
+
+export async function openMicrophone() {
+  const fault = missing();
+  if (fault) throw new Error(fault);
+  try {
+    return await navigator.mediaDevices.getUserMedia({ audio: { ...RAW, channelCount: { ideal: 1 } } });
+  } catch (error) {
+    throw new Error(REASONS[error.name] ?? `The microphone cannot be opened: ${error.message}`);
+  }
+}
+
+const REASONS = {
+  NotAllowedError: "The microphone was denied. Allow it for this page in the browser's address bar, then try again.",
+  NotFoundError: "There is no microphone: connect one, then try again.",
+  NotReadableError: "The microphone is in use by another program, or the system does not give it to the browser.",
+  OverconstrainedError: "No microphone fits: connect another one, then try again.",
+  SecurityError: "The browser's settings forbid the microphone on this page.",
+};
+
+// A context at `rate` fed by the stream; browsers that cannot resample a microphone get their own rate instead.
+export async function openContext(rate, stream) {
+  let context = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
+  let source = null;
+  try {
+    source = stream ? context.createMediaStreamSource(stream) : null;
+  } catch {
+    await context.close();
+    context = new AudioContext({ latencyHint: "interactive" });
+    source = context.createMediaStreamSource(stream);
+  }
+  await context.audioWorklet.addModule(WORKLET);
+  await context.resume();
+  return { context, source };
+}
+
+// A node of the audio thread. Its messages go to handle[kind]; failed is called if it dies.
+export function addNode(context, name, options, handle, failed, channels = 1) {
+  const node = new AudioWorkletNode(context, name, {
+    numberOfInputs: 1,
+    numberOfOutputs: 1,
+    outputChannelCount: [channels],
+    processorOptions: options,
+  });
+  node.port.onmessage = ({ data }) => handle[data.kind]?.(data);
+  node.onprocessorerror = () => failed(new Error("The audio thread stopped: the model could not be run. Reload the page."));
+  return node;
+}
+
+export async function loadModels(names) {
+  return Promise.all(names.map(async (name) => ({ name, bytes: await loadModule(name) })));
+}

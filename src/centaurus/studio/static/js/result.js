@@ -1,0 +1,91 @@
+// A cleaned file: input and output side by side at the file's rate, for playing from anywhere and for saving.
+
+import { FINE, Resampler } from "./resample.js";
+import { encode, header } from "./wav.js";
+
+const PIECE = 1; // seconds at a time
+
+export class Result {
+  // source: the reader of the input; data: what the worker returned.
+  constructor(source, data) {
+    this.source = source;
+    Object.assign(this, data);
+  }
+
+  // Pieces { dry, wet } from a frame on: arrays of one Float32Array a channel, of equal lengths.
+  async *pieces(start = 0) {
+    const { fileRate, rate, channels, frames, source } = this;
+    const step = Math.round(PIECE * fileRate);
+    // Begin at a common multiple of both rates' samples, early enough for the resampler's look-back.
+    const unit = fileRate / gcd(fileRate, rate);
+    const early = Math.max(0, start - Math.ceil((2 * FINE * fileRate) / Math.min(rate, fileRate)));
+    const origin = Math.floor(early / unit) * unit;
+    const back = Array.from({ length: channels }, () => new Resampler(rate, fileRate, FINE));
+    let position = origin; // of the next wet sample, at the file's rate
+    let from = Math.round((origin / fileRate) * rate); // at the network's rate
+    let ready = back.map(() => new Float32Array(0));
+    for (let at = start; at < frames; at += step) {
+      const count = Math.min(step, frames - at);
+      while (position + ready[0].length < at + count) {
+        const wet = await this.wet(from, Math.round(PIECE * rate));
+        const last = wet[0].length === 0;
+        from += wet[0].length;
+        ready = ready.map((x, c) => concat(x, last ? padded(back[c].flush(), at + count - position - x.length) : back[c].process(wet[c])));
+      }
+      const skip = at - position;
+      const dry = await source.read(at, count);
+      yield { dry, wet: ready.map((x) => x.slice(skip, skip + count)) };
+      ready = ready.map((x) => x.slice(skip + count));
+      position = at + count;
+    }
+  }
+
+  // The whole file with this share of the cleaned signal, as the parts of a WAV file.
+  async save(share, progress = () => {}) {
+    const width = this.sample === "s16" ? 2 : 4;
+    const parts = [header(this.sample, this.fileRate, this.channels, this.frames * this.channels * width)];
+    let fresh = [];
+    let done = 0;
+    for await (const { dry, wet } of this.pieces()) {
+      const mixed = dry.map((x, c) => (share === 1 ? wet[c] : x.map((v, k) => v + share * (wet[c][k] - v))));
+      fresh.push(encode(this.sample, mixed));
+      done += mixed[0].length;
+      if (fresh.length === 60) {
+        parts.push(new Blob(fresh)); // so that memory can go to disk
+        fresh = [];
+      }
+      progress(done / this.frames);
+    }
+    return new Blob([...parts, ...fresh], { type: "audio/wav" });
+  }
+
+  // Cleaned samples at the network's rate.
+  async wet(start, count) {
+    const { channels } = this;
+    const entry = this.blobs.find((b) => start >= b.start && start < b.start + b.frames);
+    const frames = entry ? Math.min(count, entry.start + entry.frames - start) : 0;
+    const at = entry ? (start - entry.start) * channels * 4 : 0;
+    const data = entry ? new Float32Array(await entry.blob.slice(at, at + frames * channels * 4).arrayBuffer()) : [];
+    return Array.from({ length: channels }, (_, c) => {
+      const out = new Float32Array(frames);
+      for (let k = 0; k < frames; k++) out[k] = data[k * channels + c];
+      return out;
+    });
+  }
+}
+
+function concat(a, b) {
+  const out = new Float32Array(a.length + b.length);
+  out.set(a);
+  out.set(b, a.length);
+  return out;
+}
+
+// At least `least` samples: rounding of two rates may leave the last one out.
+function padded(x, least) {
+  return x.length >= least ? x : concat(x, new Float32Array(least - x.length));
+}
+
+function gcd(a, b) {
+  return b === 0 ? a : gcd(b, a % b);
+}

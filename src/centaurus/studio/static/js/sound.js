@@ -1,0 +1,77 @@
+// Sound files of any kind: WAV piece by piece, everything else decoded by the browser.
+
+import { Arrays } from "./clean.js";
+import { WavSource } from "./wav.js";
+
+const DECODED_RATE = 48_000; // browsers do not tell a file's own rate: this is enough for every one of them
+const LONG = 20 * 60; // seconds: longer files are decoded at the network's rate, for a third of the memory
+const DEMO = "demo.flac";
+
+// { source, transfer }: a reader, and what a worker needs to make the same one. networkRate is in samples a second.
+export async function openSound(file, networkRate) {
+  const wav = await WavSource.open(file);
+  if (wav) {
+    if (!wav.frames) throw new Error(`${file.name} holds no sound.`);
+    return { source: wav, transfer: { blob: file } };
+  }
+  const rate = (await lengthOf(file)) > LONG ? networkRate : DECODED_RATE;
+  let buffer;
+  try {
+    const data = await file.arrayBuffer();
+    buffer = await new OfflineAudioContext(1, 1, rate).decodeAudioData(data);
+  } catch {
+    throw new Error(
+      `${file.name} is not a sound file that this browser can decode, or it is too long for its memory: ` +
+        "WAV files of any length can be read.",
+    );
+  }
+  const channels = Array.from({ length: buffer.numberOfChannels }, (_, c) => buffer.getChannelData(c));
+  const arrays = { channels, rate };
+  return { source: new Arrays(arrays), transfer: arrays };
+}
+
+export async function openDemo() {
+  const response = await fetch(DEMO);
+  if (!response.ok) throw new Error(`The demo clip could not be loaded (${response.status}).`);
+  return new File([await response.blob()], DEMO);
+}
+
+// Seconds, as the browser's player says; 0 if it does not know.
+function lengthOf(file) {
+  return new Promise((resolve) => {
+    const player = new Audio();
+    const address = URL.createObjectURL(file);
+    const end = (seconds) => {
+      URL.revokeObjectURL(address);
+      resolve(Number.isFinite(seconds) ? seconds : LONG + 1);
+    };
+    player.preload = "metadata";
+    player.onloadedmetadata = () => end(player.duration);
+    player.onerror = () => end(0);
+    player.src = address;
+  });
+}
+
+// Buttons and drops that give a file to `take`.
+export function acceptFiles({ drop, choose, input, take }) {
+  choose.addEventListener("click", () => input.click());
+  input.addEventListener("change", () => {
+    const [file] = input.files;
+    input.value = "";
+    if (file) take(file);
+  });
+  for (const kind of ["dragenter", "dragover"]) {
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.add("over");
+    });
+  }
+  for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
+  drop.addEventListener("drop", (event) => {
+    event.preventDefault();
+    const [file] = event.dataTransfer.files;
+    if (file) take(file);
+  });
+  addEventListener("dragover", (event) => event.preventDefault()); // a drop beside the field must not leave the page
+  addEventListener("drop", (event) => event.preventDefault());
+}

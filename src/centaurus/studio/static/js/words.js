@@ -1,0 +1,319 @@
+// The page that finds words: keywords with their confidence, connected words as captions, a wake word.
+
+import { IGNORED, Spotting, Transcription } from "./decode.js";
+import { addNode, loadModels, openContext, openMicrophone } from "./live.js";
+import { Network } from "./network.js";
+import { action, byId, clock, download, element, say, showError, site, slider, State, upTo, whole, within } from "./page.js";
+import { Resampler } from "./resample.js";
+import { acceptFiles, openDemo, openSound } from "./sound.js";
+import { Meter } from "./spectrogram.js";
+
+const SHOWN = 10; // seconds of the curves
+const KEPT = 24; // keywords in the list
+const LINES = 6; // colours of the curves
+const AWAKE = 4; // seconds that a wake word holds
+const PAUSE = 0.8; // seconds of silence that end a caption
+const LONGEST = 6; // seconds of a caption
+const NAMED = 0.25; // confidence at which a curve is named
+
+const state = new State({
+  threshold: { default: 0.6, read: within(0.05, 0.99) },
+  window: { default: 100, read: whole(0, 1000) },
+  wake: { default: "", read: upTo(30) },
+});
+const meter = new Meter(byId("meter"));
+let job = null;
+let decoders = null;
+let words = []; // of the captions, to be saved
+let awakeUntil = -Infinity;
+
+slider(state, "threshold", (value) => `${Math.round(100 * value)} %`, (value) => decoders && (decoders.spotting.threshold = value));
+slider(state, "window", (value) => `${value} ms`, (value) => decoders && (decoders.spotting.window = value / 1000));
+byId("wake").addEventListener("change", ({ target }) => state.set("wake", target.value));
+
+async function models() {
+  const found = (await site()).models;
+  const keyword = found.find(({ task, name }) => task === "classifier" && !name.startsWith("wake"));
+  if (!keyword) throw new Error("This site has no keyword model: its models/ folder holds no module of one.");
+  return { keyword, recognizer: found.find(({ task }) => task === "recognizer") };
+}
+
+// From logits to words; begins anew with every recording.
+class Decoders {
+  constructor({ keyword, recognizer }) {
+    this.seconds = keyword.frame / keyword.rate;
+    const smoothing = { threshold: state.get("threshold"), window: state.get("window") / 1000 };
+    this.spotting = new Spotting(keyword.classes, this.seconds, smoothing);
+    this.transcription = recognizer && new Transcription(recognizer.tokens, recognizer.frame / recognizer.rate);
+    this.keyword = keyword.name;
+    this.curves = new Curves(byId("scores"), this.spotting.keywords.map((k) => keyword.classes[k]), this.seconds);
+  }
+
+  push(name, logits) {
+    const decoder = name === this.keyword ? this.spotting : this.transcription;
+    const outputs = name === this.keyword ? this.spotting.classes.length : this.transcription.tokens.length;
+    for (let at = 0; at < logits.length; at += outputs) {
+      const frame = logits.subarray(at, at + outputs);
+      if (decoder === this.spotting) {
+        const { scores, found } = decoder.push(frame);
+        this.curves.push(scores, decoder.threshold);
+        if (found) showKeyword(found);
+        showAwake(decoder.frame * this.seconds);
+      } else {
+        const word = decoder.push(frame);
+        if (word) words.push(word);
+        showCaptions(decoder.open);
+      }
+    }
+  }
+
+  flush() {
+    const last = this.transcription?.flush();
+    if (last) words.push(last);
+    showCaptions(null);
+  }
+}
+
+// Confidence over time, one colour for each word among the most confident.
+class Curves {
+  constructor(canvas, names, seconds) {
+    this.canvas = canvas;
+    this.names = names;
+    this.frames = Math.round(SHOWN / seconds);
+    this.past = [];
+    this.colours = new Map();
+    this.threshold = 0.6;
+    canvas.width = 900;
+    canvas.height = 240;
+    this.context = canvas.getContext("2d", { alpha: false });
+    this.draw();
+  }
+
+  push(scores, threshold) {
+    this.threshold = threshold;
+    this.past.push(scores);
+    if (this.past.length > this.frames) this.past.shift();
+    this.waiting ??= requestAnimationFrame(() => {
+      this.waiting = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const { context: c, past, frames } = this;
+    const { width, height } = this.canvas;
+    const y = (score) => height - 14 - score * (height - 34);
+    const x = (k) => ((frames - past.length + k) / frames) * width;
+    c.fillStyle = "#080a22";
+    c.fillRect(0, 0, width, height);
+    c.strokeStyle = "#ffffff66";
+    c.setLineDash([6, 6]);
+    c.beginPath();
+    c.moveTo(0, y(this.threshold));
+    c.lineTo(width, y(this.threshold));
+    c.stroke();
+    c.setLineDash([]);
+    c.font = "18px system-ui, sans-serif";
+    for (const k of this.names.keys()) {
+      const top = past.reduce((best, scores, at) => (scores[k] > past[best][k] ? at : best), 0);
+      if (!past.length || past[top][k] < 0.05) {
+        this.colours.delete(k);
+        continue;
+      }
+      c.strokeStyle = c.fillStyle = this.colour(k);
+      c.lineWidth = 2.5;
+      c.beginPath();
+      past.forEach((scores, at) => c.lineTo(x(at), y(scores[k])));
+      c.stroke();
+      if (past[top][k] >= NAMED) c.fillText(this.names[k], Math.min(x(top), width - 70), Math.max(18, y(past[top][k]) - 6));
+    }
+  }
+
+  colour(k) {
+    if (!this.colours.has(k)) {
+      const used = new Set(this.colours.values());
+      const free = PALETTE.findIndex((_, index) => !used.has(index));
+      this.colours.set(k, free < 0 ? k % LINES : free);
+    }
+    return PALETTE[this.colours.get(k)];
+  }
+}
+
+const PALETTE = ["#fbd46d", "#7fd1ff", "#ff9aa2", "#8ff0b4", "#d6b3ff", "#ffb066"]; // light on the dark canvas
+
+function showKeyword({ word, time, confidence }) {
+  const wake = word === state.get("wake");
+  if (wake) awakeUntil = time + AWAKE;
+  const note = `${Math.round(100 * confidence)} % at ${clock(time)}`;
+  byId("found").prepend(element("li", wake ? { class: "wake" } : {}, word, element("span", {}, note)));
+  while (byId("found").children.length > KEPT) byId("found").lastChild.remove();
+}
+
+function showAwake(time) {
+  const wake = state.get("wake");
+  const text = !wake ? "" : time < awakeUntil ? `Awake: “${wake}” was heard.` : `Waiting for “${wake}”.`;
+  if (byId("awake").textContent !== text) byId("awake").textContent = text;
+}
+
+function showCaptions(open) {
+  const all = open ? [...words, { ...open, open: true }] : words;
+  const last = all.length ? lines(all).slice(-2).flat() : [];
+  byId("captions").replaceChildren(
+    ...last.map(({ word, open: unfinished }) => element("span", unfinished ? { class: "open" } : {}, `${word} `)),
+  );
+  byId("save").disabled = words.length === 0;
+}
+
+// Words as captions that end at a pause or after six seconds.
+function lines(all) {
+  const found = [];
+  for (const word of all) {
+    const line = found.at(-1);
+    const fits = line && word.start - line.at(-1).end < PAUSE && word.end - line[0].start <= LONGEST;
+    if (fits) line.push(word);
+    else found.push([word]);
+  }
+  return found;
+}
+
+function vtt() {
+  const time = (s) => `${clock(s).padStart(8, "00:")}.${String(Math.floor((s % 1) * 1000)).padStart(3, "0")}`;
+  const cues = lines(words).map((line) => `\n${time(line[0].start)} --> ${time(line.at(-1).end)}\n${line.map(({ word }) => word).join(" ")}\n`);
+  return `WEBVTT\n${cues.join("")}`;
+}
+
+async function begin(next) {
+  showError(null);
+  await job?.end();
+  job = next;
+  words = [];
+  awakeUntil = -Infinity;
+  byId("found").replaceChildren();
+  byId("captions").replaceChildren();
+  byId("stop").hidden = false;
+  decoders = new Decoders(await models());
+}
+
+class Live {
+  async start() {
+    this.stream = await openMicrophone();
+    try {
+      const { keyword, recognizer } = await models();
+      const loaded = await loadModels([keyword, recognizer].filter(Boolean).map(({ name }) => name));
+      const { context, source } = await openContext(keyword.rate, this.stream);
+      this.context = context;
+      const handle = {
+        logits: ({ name, logits }) => decoders.push(name, logits),
+        level: ({ power }) => meter.set(power),
+        load: ({ load, dropped }) => {
+          byId("load").textContent = `${(100 * load).toFixed(1)} %`;
+          byId("dropped").textContent = String(dropped);
+        },
+      };
+      this.node = addNode(context, "centaurus-listener", { models: loaded }, handle, showError);
+      source.connect(this.node).connect(context.destination);
+      say("Listening. The sound stays in this browser.");
+    } catch (error) {
+      await this.close();
+      throw error;
+    }
+  }
+
+  async end() {
+    this.node?.port.postMessage({ kind: "stop" });
+    await this.close();
+    decoders?.flush();
+  }
+
+  async close() {
+    for (const track of this.stream?.getTracks() ?? []) track.stop();
+    if (this.context && this.context.state !== "closed") await this.context.close();
+  }
+}
+
+// A file, faster than real time but slowly enough to be watched.
+class FileJob {
+  constructor(file) {
+    this.file = file;
+  }
+
+  async start() {
+    const { keyword, recognizer } = await models();
+    const loaded = await loadModels([keyword, recognizer].filter(Boolean).map(({ name }) => name));
+    const { source } = await openSound(this.file, keyword.rate);
+    const lines = loaded.map(({ name, bytes }) => {
+      const network = new Network(bytes);
+      return { name, network, resampler: new Resampler(source.rate, network.rate), fill: 0 };
+    });
+    const piece = Math.round(source.rate / 8);
+    for (let at = 0; at < source.frames && !this.ended; at += piece) {
+      const sound = await source.read(at, piece);
+      const x = sound[0].map((_, k) => sound.reduce((sum, channel) => sum + channel[k], 0) / sound.length);
+      meter.push(x);
+      const last = at + piece >= source.frames;
+      for (const line of lines) {
+        hear(line, line.resampler.process(x));
+        if (last) hear(line, line.resampler.flush());
+      }
+      await new Promise((resolve) => setTimeout(resolve, 0));
+    }
+    if (this.ended) return;
+    for (const line of lines) if (line.fill) hear(line, new Float32Array(line.network.hop - line.fill));
+    decoders.flush();
+    job = null;
+    byId("stop").hidden = true;
+    say(`${this.file.name}: ${words.length} connected words, ${byId("found").children.length} keywords.`);
+  }
+
+  async end() {
+    this.ended = true;
+  }
+}
+
+function hear(line, x) {
+  const { network } = line;
+  for (let at = 0; at < x.length; ) {
+    const count = Math.min(network.hop - line.fill, x.length - at);
+    network.input.set(x.subarray(at, at + count), line.fill);
+    line.fill += count;
+    at += count;
+    if (line.fill === network.hop) {
+      network.step();
+      line.fill = 0;
+      decoders.push(line.name, network.output);
+    }
+  }
+}
+
+async function start(next) {
+  await begin(next);
+  try {
+    await next.start();
+  } catch (error) {
+    job = null;
+    byId("stop").hidden = true;
+    showError(error);
+  }
+}
+
+action(byId("microphone"), () => start(new Live()));
+action(byId("demo"), async () => start(new FileJob(await openDemo())));
+action(byId("stop"), async () => {
+  const ended = job;
+  job = null;
+  byId("stop").hidden = true;
+  await ended?.end();
+  say("Stopped.");
+});
+action(byId("save"), async () => download(new Blob([vtt()], { type: "text/vtt" }), "captions.vtt"));
+acceptFiles({ drop: byId("drop"), choose: byId("choose"), input: byId("file"), take: (file) => start(new FileJob(file)) });
+
+models().then(({ keyword, recognizer }) => {
+  const names = keyword.classes.filter((name) => !IGNORED.has(name));
+  byId("vocabulary").textContent = `The words it knows: ${names.join(", ")}.`;
+  byId("wake").append(...names.map((name) => element("option", { value: name }, name)));
+  if (!names.includes(state.get("wake"))) state.values.wake = "";
+  byId("wake").value = state.get("wake");
+  byId("model").textContent = [keyword, recognizer].filter(Boolean).map(({ name }) => name).join(", ");
+  decoders = new Decoders({ keyword, recognizer });
+}, showError);
