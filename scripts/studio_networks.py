@@ -108,7 +108,7 @@ def trained(net: Layer) -> Iterator[dict[str, Any]]:
 
 @torch.no_grad()
 def pictures(layer: SSM, hertz: float) -> dict[str, Any]:
-    """Time constants (ms) and frequencies (Hz) of the modes, and the energy (dB) that comes later than each time (ms)."""
+    """Time constants (ms) and frequencies (Hz) of the modes, and the energy (dB) later than each time (ms)."""
     log_dt = layer.log_dt.double()
     axes = [1 if i not in layer.topology.step_indices() else layer.topology.size[i] for i in layer.topology.modes]
     dt = torch.exp(log_dt).reshape(axes).expand_as(layer.A_real)

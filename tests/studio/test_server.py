@@ -29,9 +29,7 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def get(
-    server: Server, path: str, method: str = "GET", **headers: str
-) -> tuple[http.client.HTTPResponse, bytes]:
+def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=30)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()

@@ -67,7 +67,7 @@ def describe_models() -> list[dict[str, Any]]:
     found = []
     for name in names:
         path = find_model(name)
-        data = read_settings(inspect(path).metadata[KEY], str(path)).json()
+        data = read_settings(inspect(path).metadata[KEY], path).json()
         numerator, denominator = data["ratio"]
         found.append({key: data[key] for key in SETTINGS} | {"frame": denominator / numerator})
     return found

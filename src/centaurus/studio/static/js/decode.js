@@ -6,6 +6,12 @@ const REACH = 32; // frames back from a token in which its beginning may be
 const MARK = "<start>"; // the last output, where there is one: that a word begins here, whatever it will be
 export const IGNORED = new Set(["background"]); // classes that are never reported
 
+// Halves go to the even neighbour, as in Python.
+function round(x) {
+  const low = Math.floor(x);
+  return x - low === 0.5 ? low + (low % 2) : Math.round(x);
+}
+
 export function softmax(x) {
   const top = x.reduce((a, b) => Math.max(a, b), -Infinity);
   const e = Array.from(x, (v) => Math.exp(v - top));
@@ -32,7 +38,7 @@ export class Spotting {
 
   // { scores: of the keywords, smoothed; found: a keyword to report, or null }
   push(logits) {
-    const frames = Math.max(1, Math.round(this.window / this.seconds));
+    const frames = Math.max(1, round(this.window / this.seconds));
     this.past.push(softmax(logits));
     if (this.past.length > frames) this.past.splice(0, this.past.length - frames);
     const scores = this.keywords.map((k) => this.past.reduce((sum, p) => sum + p[k], 0) / this.past.length);
@@ -46,7 +52,7 @@ export class Spotting {
     let found = null;
     if (this.rising >= 0) {
       const score = scores[this.rising];
-      const patience = Math.max(1, Math.round(PATIENCE / this.seconds));
+      const patience = Math.max(1, round(PATIENCE / this.seconds));
       if (score >= this.peak && this.frame - this.began < patience) this.peak = score;
       else found = this.report();
     }
@@ -64,7 +70,7 @@ export class Spotting {
   report() {
     const word = this.classes[this.keywords[this.rising]];
     this.rising = -1;
-    this.quietUntil = this.began + Math.round(this.refractory / this.seconds);
+    this.quietUntil = this.began + round(this.refractory / this.seconds);
     return { word, time: (this.began + 1) * this.seconds, confidence: this.peak };
   }
 }
