@@ -1,16 +1,16 @@
-"""Measure the models that ship on recordings that no training has seen, for their cards.
+"""Measure the spotters that ship on recordings that no training has seen, for their cards.
 
-    python scripts/measure.py DATA OUT [denoise-16k] [kws-30] [commands]
+    python scripts/measure.py DATA OUT [kws-30] [commands]
 
-DATA is the folder of packs, OUT gets a JSON file a model and pictures of recordings before and after. What is measured
-is the ONNX file, streamed as a user would: hop after hop, nothing warmed up.
+DATA is the folder of packs, OUT gets a JSON file a model. What is measured is the ONNX file, streamed as a user would:
+hop after hop, nothing warmed up. Denoisers are measured by measure_denoiser.py.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus import audio
-from centaurus.audio.level import mix
-from centaurus.audio.spectrogram import save_png
 from centaurus.cli.evaluate import engine
-from centaurus.data import Clip, Corpus, open_corpus
+from centaurus.data import Corpus, open_corpus
 from centaurus.data.examples.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
 from centaurus.evaluation.connected import connected
@@ -39,87 +36,6 @@ def interval(values: Sequence[float], draws: int = 2000) -> list[float]:
     x = np.asarray(values, float)
     means = np.random.default_rng(0).choice(x, (draws, len(x))).mean(1)
     return [round(float(v), 3) for v in (x.mean(), *np.quantile(means, (0.025, 0.975)))]
-
-
-def scores(cleaned: Samples, clean: Samples) -> dict[str, float]:
-    """The figures of one recording against its clean form."""
-    return {
-        "pesq": audio.pesq(cleaned, clean),
-        "stoi": audio.stoi(cleaned, clean),
-        "si_sdr": audio.si_sdr(cleaned, clean),
-    }
-
-
-def table(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    """Every figure's mean and interval."""
-    return {name: interval([row[name] for row in rows]) for name in rows[0]}
-
-
-def pairs_of(corpus: Corpus) -> list[tuple[Clip, Clip]]:
-    """(noisy, clean) clips of the same name."""
-    clean = {clip.id.split("/")[-1]: clip for clip in corpus if clip.labels["kind"] == "clean"}
-    noisy = [clip for clip in corpus if clip.labels["kind"] == "noisy"]
-    return [(clip, clean[clip.id.split("/")[-1]]) for clip in noisy if clip.id.split("/")[-1] in clean]
-
-
-def denoiser(data: Path, out: Path, name: str) -> dict[str, Any]:
-    """Real pairs, mixtures at fixed SNR of voices and noises held out, clean input, silence, levels, DNSMOS."""
-    session = Session(name)
-
-    def clean_up(x: Samples) -> Samples:
-        session.reset()
-        return np.concatenate([session.process(x), session.flush()])
-
-    found: dict[str, Any] = {}
-    real = open_corpus(data / "vbdemand_public20")
-    loaded = [(real.load(a), real.load(b)) for a, b in pairs_of(real)]
-    found["voicebank"] = {
-        "n": len(loaded),
-        "noisy": table([scores(x, s) for x, s in loaded]),
-        "denoised": table([scores(clean_up(x), s) for x, s in loaded]),
-        "clean input": table([scores(clean_up(s), s) for _, s in loaded]),
-    }
-    for k, (x, s) in enumerate(loaded[:2]):
-        save_png(out / f"{name}-{k + 1}.png", {"noisy": x, "denoised": clean_up(x), "clean": s}, 16_000)
-    found["by SNR"] = mixtures(data, clean_up)
-    s = loaded[0][1]
-    found["levels"] = {f"{db} dB": round(_level_change(clean_up, s, db), 3) for db in (-40, -20, 0, 6)}
-    silence = clean_up(np.zeros(160_000, np.float32))
-    found["silence peak"] = float(np.abs(silence).max())
-    folder = data / "dns_samples"
-    if folder.is_dir():
-        challenge = open_corpus(folder)
-        noisy = [challenge.load(clip) for clip in challenge if clip.labels["kind"] == "noisy"]
-        found["dns challenge"] = {
-            "n": len(noisy),
-            "noisy": table([audio.dnsmos(x) for x in noisy]),
-            "denoised": table([audio.dnsmos(clean_up(x)) for x in noisy]),
-        }
-    return found
-
-
-def mixtures(data: Path, clean_up: Callable[[Samples], Samples], count: int = 16) -> dict[str, Any]:
-    """Held-out voices in held-out noise at fixed SNR, the same every time."""
-    speech = open_corpus(data, ("val",), ("speech",))
-    noise = open_corpus(data, ("val",), ("noise",))
-    rng = np.random.default_rng(0)
-    voices = [speech.load(speech[int(k)])[:80_000] for k in rng.integers(0, len(speech), count)]
-    sounds = [np.resize(noise.load(noise[int(k)]), 80_000) for k in rng.integers(0, len(noise), count)]
-    found = {}
-    for snr in (-5, 0, 5, 10, 15):
-        both = [mix(s, v[: len(s)], snr, -25.0) for s, v in zip(voices, sounds, strict=True)]
-        found[str(snr)] = {
-            "n": count,
-            "noisy": table([scores(x, s) for x, s in both]),
-            "denoised": table([scores(clean_up(x), s) for x, s in both]),
-        }
-    return found
-
-
-def _level_change(clean_up: Callable[[Samples], Samples], speech: Samples, db: float) -> float:
-    """How many dB louder clean speech comes out, when it goes in so much louder than it is."""
-    x = (speech * 10 ** (db / 20)).astype(np.float32)
-    return float(audio.dbfs(clean_up(x)) - audio.dbfs(x))
 
 
 def keywords(data: Path, name: str) -> dict[str, Any]:
@@ -219,12 +135,9 @@ def connected_words(data: Path, name: str) -> dict[str, Any]:
 def main(data: Path, out: Path, names: Sequence[str]) -> None:
     """Measure each and write its JSON."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in names or ("denoise-16k", "kws-30", "commands"):
+    for name in names or ("kws-30", "commands"):
         stem = Path(name).stem
-        if "denoise" in stem:
-            found = denoiser(data, out, name)
-        else:
-            found = connected_words(data, name) if "commands" in stem else keywords(data, name)
+        found = connected_words(data, name) if "commands" in stem else keywords(data, name)
         (out / f"{stem}.json").write_text(json.dumps(found, indent=2) + "\n")
         print(json.dumps(found, indent=2))
 

@@ -84,7 +84,7 @@ class Mixer:
             noise = self.noise(rng)
             if rng.random() < 0.2:
                 noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
-            alone = kind < 0.11
+            alone = kind < 0.15
             noisy = at_level(noise, -20) if alone else at_snr(clean, noise, rng.uniform(-7, 18))
             clean = np.zeros_like(clean) if alone else clean
         if rng.random() < 0.3:
@@ -116,12 +116,12 @@ class Mixer:
         kind = rng.random()
         if kind < 0.22:
             return self._pair_noise(rng)
-        if kind < 0.50 or (kind < 0.64 and self.sources.effects is None):
-            return self._recorded(rng, self.sources.noise)
-        if kind < 0.64 and self.sources.effects is not None:
-            return self._recorded(rng, self.sources.effects)
-        if kind < 0.80 and self.sources.music is not None:
-            return self._recorded(rng, self.sources.music)
+        if kind < 0.50 or (kind < 0.62 and self.sources.effects is None):
+            return varied(rng, self._recorded(rng, self.sources.noise))
+        if kind < 0.62 and self.sources.effects is not None:
+            return varied(rng, self._recorded(rng, self.sources.effects))
+        if kind < 0.78 and self.sources.music is not None:
+            return varied(rng, self._recorded(rng, self.sources.music))
         if kind < 0.87:
             voices = [self.talk(rng) for _ in range(int(rng.integers(3, 9)))]
             return np.sum([x / (speech_rms(x) + TINY) * rng.uniform(0.4, 1) for x in voices], 0)
@@ -154,6 +154,14 @@ class Mixer:
             out[at : at + len(piece)] = piece
             at += len(piece) + (int(rng.integers(800, 8000)) if clip.frames < RATE // 4 else 0)
         return out
+
+
+def varied(rng: np.random.Generator, x: Samples) -> Samples:
+    """A recording faster or slower by up to 30 % half of the time, and sometimes backwards."""
+    if rng.random() < 0.5:
+        at = np.arange(len(x)) * rng.uniform(0.75, 1.3) % (len(x) - 1)
+        x = np.interp(at, np.arange(len(x)), x).astype(np.float32)
+    return x[::-1].copy() if rng.random() < 0.15 else x
 
 
 def at_level(x: Samples, db: float) -> Samples:
