@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.decode import Greedy, Style, Vocabulary, Words, greedy, join
+from centaurus.decode.ctc import REACH
 
 PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
 LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])
@@ -115,6 +116,15 @@ def test_a_mark_says_where_a_word_begins(
     x = logits(path, 4)
     x[3] = marks
     assert [(w.text, w.start, w.end) for w in greedy(x, MARKED, 0.5)] == begins
+
+
+@pytest.mark.parametrize(("back", "begin"), [(REACH - 1, 50 - REACH + 1), (REACH, 49)])
+def test_a_mark_reaches_back_only_so_far(back: int, begin: int) -> None:
+    x = logits([0] * 50 + [1, 0], 4)
+    x[3] = -9.0
+    x[3, 49] = -1.0  # the least unlikely, where no mark is in reach
+    x[3, 50 - back] = 9.0
+    assert [w.start for w in greedy(x, MARKED, 1.0)] == [begin]
 
 
 def test_a_token_still_open_is_not_given_twice() -> None:

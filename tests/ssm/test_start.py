@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 
 from centaurus.ssm import S6, SSM
 from centaurus.ssm.kernel import DISCRETIZATIONS
+from centaurus.ssm.topology import topology as topology_of
 from tests.reference import discretize, worst
 from tests.ssm.layers import NAMED, OWN, random_ssm
 
@@ -108,6 +109,24 @@ def test_projections_are_uniform_over_what_they_sum(
     for name, fan_in in bounds.items():
         largest = float(layer.get_parameter(name).detach().abs().max()) * math.sqrt(fan_in)
         assert 0.95 <= largest <= 1.0, name
+
+
+@pytest.mark.parametrize(
+    ("equation", "fan_in"),
+    [
+        ("u_bit B_pi D_np K_nt C_jn -> y_bjt", {"B": "i", "D": "p", "C": "n"}),
+        ("u_bit B_ni K_nt D_kn C_jk -> y_bjt", {"B": "i", "D": "n", "C": "k"}),
+        ("u_bit B_jni K_jnt -> y_bjt", {"B": "i"}),  # K's own indices are summed after the state
+        ("u_bit B_ni E_nm K_nmt C_jnm -> y_bjt", {"B": "i", "E": "", "C": "nm"}),
+    ],
+)
+def test_the_fan_in_of_an_equation_of_ones_own(equation: str, fan_in: dict[str, str]) -> None:
+    size = {"i": 2, "j": 3, "n": 5, "m": 7, "p": 11, "k": 13}
+    used = {i for term in equation.split() if "_" in term for i in term.partition("_")[2]} - {"b", "t"}
+    built = topology_of(equation, tuple((i, size[i]) for i in sorted(used)), False)
+    assert {letter: built.fan_in(letter) for letter in fan_in} == {
+        letter: math.prod(size[i] for i in indices) for letter, indices in fan_in.items()
+    }
 
 
 def test_s6_starts_as_in_mamba() -> None:

@@ -165,3 +165,35 @@ def _mean_power(x: torch.Tensor) -> float:
         spectrum = torch.stft(x[0], size, size // 2, window=torch.hann_window(size), return_complex=True)
         found.append(float(spectrum.abs().pow(0.6).mean()))
     return sum(found) / len(found)
+
+
+def test_band_powers_are_those_of_a_full_scale_sine() -> None:
+    """A sine of amplitude one has a power of about one in its own bin, whatever the window size (2 / Σ window)²."""
+    tone = torch.sin(2 * math.pi * 1000 * torch.arange(RATE) / RATE)[None]
+    for size in losses.SIZES:
+        loudest = float((losses._bands(tone, size, RATE) ** (2 / losses.COMPRESSION) - losses.FLOOR).max())
+        share = float(losses.erb_filters(size, RATE)[:, round(1000 * size / RATE)].max())
+        assert loudest == pytest.approx(share, rel=0.35)
+
+
+@pytest.mark.parametrize(("level", "counts"), [(-91.0, False), (-89.0, True)])
+def test_rows_without_speech_do_not_count_in_si_sdr(level: float, counts: bool) -> None:
+    """Below -90 dBFS a row has no speech: its ratio has no meaning and leaves the mean as it was."""
+    clean, error = noise(2, 1, 4000), noise(2, 1, 4000, seed=1)
+    clean = clean - clean.mean(-1, keepdim=True)
+    clean[1] *= 10 ** (level / 20) / clean[1].square().mean().sqrt()
+    estimate = torch.stack([clean[0] + 0.1 * error[0], clean[1] + error[1]])
+    both, alone = (float(losses.negative_si_sdr(x, y, RATE)) for x, y in ((estimate, clean), (estimate[:1], clean[:1])))
+    assert (both != pytest.approx(alone, rel=1e-4)) == counts
+
+
+def test_relative_spectra_have_a_floor() -> None:
+    """Where both signals are far below the floor the difference is nothing, and gradients stay finite at silence."""
+    loud, quiet = noise(1, 1, 4096), 1e-4 * noise(1, 1, 4096)
+    assert float(compressed(quiet, -quiet)) < 1e-3 * float(compressed(loud, -loud))
+    silent = torch.zeros(1, 1, 4096, requires_grad=True)
+    compressed(silent, torch.zeros(1, 1, 4096)).backward()
+    assert silent.grad is not None
+    assert bool(silent.grad.isfinite().all())
+    floor = losses._compressed(torch.zeros(1, 4096), RELATIVE_SIZES[0])[0]
+    assert torch.allclose(floor, torch.full_like(floor, losses.RELATIVE_FLOOR ** (losses.COMPRESSION / 2)))

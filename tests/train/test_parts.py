@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from centaurus.models import classifier, denoiser
 from centaurus.train import config
 from centaurus.train.config import from_data, override, to_data
-from centaurus.train.loader import Order, collate
+from centaurus.train.loader import Keyed, Order, collate
+from centaurus.train.objectives import Clean
 from centaurus.train.optim import OPTIMIZERS, Average, Budget, adamw, cosine, decayed_and_not, muon, orthogonal
 from tests.models.small import narrow
 from tests.train.toy import TABLE, Tones, settings
@@ -109,13 +110,13 @@ def test_the_optimizers_that_may_be_named_are_there() -> None:
 
 def test_the_average_follows_as_its_formula_says() -> None:
     net = classifier(TABLE, classes=3)
-    average = Average(net, 0.9)
+    average = Average(net, 0.2)
     wanted = {name: x.clone() for name, x in net.state_dict().items()}
     for step in range(1, 4):
         with torch.no_grad():
             for p in net.parameters():
                 p.add_(torch.randn_like(p))
-        decay = min(0.9, (1 + step) / (10 + step))
+        decay = min(0.2, (1 + step) / (10 + step))  # 2/11, then 0.2
         wanted = {name: decay * wanted[name] + (1 - decay) * x for name, x in net.state_dict().items()}
         average.update(net, step)
     assert all(torch.allclose(x, wanted[name], atol=1e-6) for name, x in average.net.state_dict().items())
@@ -200,3 +201,24 @@ def test_shorter_arrays_are_padded() -> None:
     batch = collate(items)
     assert batch["audio"].tolist() == [[[1, 1, 0, 0]], [[1, 1, 1, 1]]]
     assert batch["label"].tolist() == [2, 4]
+
+
+def test_an_example_is_augmented_anew_in_every_epoch_and_the_same_in_any_process() -> None:
+    first, again = Keyed(Tones(), seed=3), Keyed(Tones(), seed=3)
+    audio = {key: first[key]["audio"] for key in ((0, 5), (1, 5), (0, 8))}
+    assert np.array_equal(audio[0, 5], again[0, 5]["audio"])
+    assert not np.array_equal(audio[0, 5], audio[1, 5]), "the epoch is part of the key"
+    assert not np.array_equal(audio[0, 5], audio[0, 8])
+    assert not np.array_equal(audio[0, 5], Keyed(Tones(), seed=4)[0, 5]["audio"])
+
+
+def test_a_denoiser_is_judged_by_its_final_losses() -> None:
+    """Weights move over training: validation uses the last ones throughout, so that its losses can be compared."""
+    net = narrow("denoiser/hybrid-conv")
+    objective = Clean(net, "smooth_l1:1..0, si_sdr:0..2")  # type: ignore[arg-type]
+    audio, clean = torch.randn(2, 1, 512), torch.randn(2, 1, 512)
+    batch = {"audio": audio, "clean": clean, "samples": torch.tensor([512, 512])}
+    with torch.no_grad():
+        total, rows = objective.measure(net, batch)["loss"]
+        wanted = 2 * objective.term("si_sdr", (net(audio).float(),), batch)
+    assert total / rows == pytest.approx(float(wanted), rel=1e-5)

@@ -1,7 +1,9 @@
-"""What a step costs on a device: seconds forward and backward, bytes kept and bytes in passing.
+"""The cost of a plan's steps on a device: seconds forward and backward, bytes kept and bytes in passing.
 
-The formulas follow how ``execute`` runs a step: the signal goes in tiles of the batch and is computed again
-in backward when it needs several, everything else is kept by autograd.
+The formulas follow how ``kernels.program`` runs a step: the signal goes in tiles of the batch and is computed again
+in backward when it needs several, everything else is kept by autograd. What depends on the machine is in ``Device``
+and measured by ``centaurus calibrate``; the numbers below count operations and passes of our own code, or were fitted
+to timings of its steps on the default CPU (two cores, AVX-512).
 """
 
 from __future__ import annotations
@@ -12,7 +14,38 @@ from dataclasses import dataclass
 from centaurus.planner.device import Device
 
 REAL, COMPLEX = 4, 8  # bytes of a number; costs are those of single precision
+REAL_FLOPS, COMPLEX_FLOPS = 2, 8  # of a multiplication and an addition
+FFT_FLOPS = 2.5  # times n log2 n: a real transform of n samples, half of a complex one
 KEPT_BYTES = 96 << 20  # a signal's intermediates in time are kept for backward up to this size in all
+
+# A GEMM with few rows, columns or terms runs below its rate: fitted factors 1 + x / size.
+NARROW_ROWS, NARROW_DEPTH, NARROW_COLUMNS = 4, 8, 6
+GEMM_REUSE = 4  # of a GEMM's traffic only a quarter reaches memory, fitted
+TRANSFORM_CALLS = 2  # pad and transform
+TILE_CALLS = 8  # slice, permute and accumulate for every further tile
+SPECTRUM_PASSES = 1.5  # a complex product element by element, against a pass over real numbers of the same size
+PARTS_PASSES = 3  # a complex contraction outside the chain: real and imaginary parts taken apart and joined
+GENERATE_CALLS = 14  # two tables of powers, their product and the reshapes
+GENERATE_PASSES = 3  # over the left table: powers, times the weight, in GEMM order
+TOEPLITZ_PASSES = 3  # tile, cut and arrange
+TOEPLITZ_CALLS = 6
+TOEPLITZ_COPIES = 3  # bytes of a Toeplitz table that stay for backward, in tables
+CHUNK_CALL = 0.5  # a step of the scan over chunks is one fused call, half of an ordinary one
+CHUNK_TABLE_CALLS = 40
+CHUNK_TABLE_POWERS = 4  # real numbers of the weighted powers, for each weight and sample of a chunk
+CHUNK_TABLE_KEPT = 8  # the same, kept for backward with their gradients
+CHUNK_TURNS = 6  # transpositions of states that are driven and read along different indices
+LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, against the scan
+
+
+def only(x: str, y: str) -> str:
+    """Return the indices of ``x`` that are not in ``y``."""
+    return "".join(i for i in x if i not in y)
+
+
+def both(x: str, y: str) -> str:
+    """Return the indices that ``x`` and ``y`` share, in the order of ``x``."""
+    return "".join(i for i in x if i in y)
 
 
 @dataclass(frozen=True)
@@ -50,9 +83,9 @@ class Rates:
     def gemm(self, shared: float, m: float, k: float, n: float, complex_: bool = False) -> float:
         """Seconds of a batched GEMM: arithmetic, traffic and a fixed part per matrix."""
         d = self.device
-        rate, word, weight = (d.complex_gemm, COMPLEX, 8) if complex_ else (d.gemm, REAL, 2)
-        narrow = (1 + 6 / n) * (1 + 4 / m) * (1 + 8 / k)
-        traffic = shared * (m * k + k * n + m * n) * word / (4 * d.bandwidth)
+        rate, word, weight = (d.complex_gemm, COMPLEX, COMPLEX_FLOPS) if complex_ else (d.gemm, REAL, REAL_FLOPS)
+        narrow = (1 + NARROW_COLUMNS / n) * (1 + NARROW_ROWS / m) * (1 + NARROW_DEPTH / k)
+        traffic = shared * (m * k + k * n + m * n) * word / (GEMM_REUSE * d.bandwidth)
         return weight * shared * m * k * n * narrow / rate + traffic + shared * d.matrix + d.call
 
     def moved(self, numbers: float, word: int = REAL) -> float:
@@ -65,8 +98,17 @@ class Rates:
 
     def transform(self, rows: float) -> float:
         """Seconds of padded real transforms."""
-        nominal = 2.5 * rows * self.fft * math.log2(self.fft) / self.device.fft
-        return nominal + self.moved(rows * self.fft) + 2 * self.device.call
+        nominal = self.transform_flops(rows) / self.device.fft
+        return nominal + self.moved(rows * self.fft) + TRANSFORM_CALLS * self.device.call
+
+    def transform_flops(self, rows: float) -> float:
+        """FLOPs of real transforms."""
+        return FFT_FLOPS * rows * self.fft * math.log2(self.fft)
+
+    @property
+    def rows(self) -> int:
+        """Rows that tiles run over."""
+        return self.size[self.batch] if self.batch else 1
 
     def tiles(self, numbers_per_row: float) -> int:
         """Tiles of the batch for an intermediate of this many real numbers in each row."""
@@ -85,9 +127,8 @@ class Rates:
         if not signal:
             fresh = 2 * size / self.device.fresh
             return Cost(flops, forward + fresh, back + fresh, 2 * size, size)
-        rows = self.size[self.batch] if self.batch else 1
-        tiles = self.tiles(numbers / rows)
-        overhead = (tiles - 1) * 8 * self.device.call
+        tiles = self.tiles(numbers / self.rows)
+        overhead = (tiles - 1) * TILE_CALLS * self.device.call
         if tiles == 1:
             return Cost(flops, forward, back, size, 2 * size)
         if keeps and 3 * size <= KEPT_BYTES:
@@ -98,10 +139,10 @@ class Rates:
 def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> Cost:
     """A pair without convolution. ``x`` is the operand with time (or either), ``y`` the other."""
     steps = {"time": r.samples if signal else r.kernel, "frequency": 2 * r.bins, "modes": 2, "none": 1}[domain]
-    summed = [i for i in x if i in y and i not in out]
-    shared = r.count("".join(i for i in x if i in y and i in out))
-    rows, columns = r.count("".join(i for i in x if i not in y)) * steps, r.count("".join(i for i in y if i not in x))
-    k = r.count("".join(summed))
+    summed = only(both(x, y), out)
+    shared = r.count(both(both(x, y), out))
+    rows, columns = r.count(only(x, y)) * steps, r.count(only(y, x))
+    k = r.count(summed)
     result = r.count(out) * steps
     flops = 2.0 * shared * rows * k * columns
     if not summed:
@@ -111,7 +152,7 @@ def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> C
     back = r.gemm(shared, k, columns, rows) + r.gemm(shared, columns, rows, k)
     arrange = r.moved(r.count(x) * steps) if signal else 0.0
     if domain == "frequency" and not signal:  # complex, outside the chain: passes for parts and weights
-        arrange = 3 * r.moved(result)
+        arrange = PARTS_PASSES * r.moved(result)
     return r.done(flops, forward + arrange, back + arrange, result, signal, keeps=domain == "time")
 
 
@@ -119,12 +160,12 @@ def generate(r: Rates, weight: str, modes: str, out: str) -> Cost:
     """The kernel from its modes, by the split exponential."""
     q = math.ceil(math.sqrt(r.kernel))
     tables = 2.0 * q * r.count(modes)
-    shared = r.count("".join(i for i in modes if i in out))
-    summed = 2 * r.count("".join(i for i in modes if i not in out))
-    extra = r.count("".join(i for i in weight if i not in modes))
+    shared = r.count(both(modes, out))
+    summed = 2 * r.count(only(modes, out))
+    extra = r.count(only(weight, modes))
     left = q * r.count(weight) * 2.0
     gemm = r.gemm(shared, extra * q, summed, q)
-    thin = tables / r.device.exp + r.moved(3 * left) + 14 * r.device.call
+    thin = tables / r.device.exp + r.moved(GENERATE_PASSES * left) + GENERATE_CALLS * r.device.call
     flops = 2.0 * shared * extra * q * summed * q
     return r.done(flops, gemm + thin, 2 * gemm + 2 * thin, r.count(out) * r.kernel, signal=False)
 
@@ -133,23 +174,22 @@ def transform(r: Rates, indices: str, signal: bool) -> Cost:
     """rfft or irfft of every row."""
     rows = r.count(indices)
     seconds = r.transform(rows)
-    flops = 2.5 * rows * r.fft * math.log2(r.fft)
-    return r.done(flops, seconds, seconds, 2 * rows * r.bins, signal)
+    return r.done(r.transform_flops(rows), seconds, seconds, 2 * rows * r.bins, signal)
 
 
 def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
     """Spectrum times spectrum."""
-    summed = [i for i in x if i in k and i not in out]
-    own, fresh = r.count("".join(i for i in x if i not in k)), r.count("".join(i for i in k if i not in x))
-    shared, depth = r.count("".join(i for i in x if i in k and i in out)), r.count("".join(summed))
+    summed = only(both(x, k), out)
+    own, fresh = r.count(only(x, k)), r.count(only(k, x))
+    shared, depth = r.count(both(both(x, k), out)), r.count(summed)
     result = 2 * r.count(out) * r.bins
-    flops = 8.0 * r.bins * shared * own * fresh * depth
+    flops = float(COMPLEX_FLOPS) * r.bins * shared * own * fresh * depth
     if not summed:
-        once = 1.5 * r.moved(result)
+        once = SPECTRUM_PASSES * r.moved(result)
         return r.done(flops, once, 3 * once, result, signal=True)
     matrices = r.bins * shared
     into, outof, kernel = r.count(x) * r.bins, r.count(out) * r.bins, r.count(k) * r.bins
-    tiles = r.tiles(2 * max(into, outof) / (r.size[r.batch] if r.batch else 1))
+    tiles = r.tiles(2 * max(into, outof) / r.rows)
     columns = max(1.0, own / tiles)
     product = tiles * r.gemm(matrices, fresh, depth, columns, True)
     forward = product + r.turned(into) + r.turned(outof) + r.turned(kernel)
@@ -165,10 +205,10 @@ def direct(r: Rates, x: str, k: str, out: str) -> Cost:
     block = min(r.kernel, r.samples)
     blocks = math.ceil(r.samples / block)
     reach = 1 if blocks == 1 else 2
-    shared, own = r.count("".join(i for i in x if i in k and i in out)), r.count("".join(i for i in x if i not in k))
+    shared, own = r.count(both(both(x, k), out)), r.count(only(x, k))
     depth, fresh = (
-        r.count("".join(i for i in x if i in k and i not in out)),
-        r.count("".join(i for i in k if i not in x)),
+        r.count(only(both(x, k), out)),
+        r.count(only(k, x)),
     )
     gemm = reach * r.gemm(shared, own * blocks, depth * block, fresh * block)
     back = reach * (
@@ -177,49 +217,70 @@ def direct(r: Rates, x: str, k: str, out: str) -> Cost:
     )
     table = reach * r.count(k) * block * block
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
-    build = 3 * r.moved(table) + 2 * table * REAL / r.device.fresh + 6 * r.device.call
+    build = TOEPLITZ_PASSES * r.moved(table) + 2 * table * REAL / r.device.fresh + TOEPLITZ_CALLS * r.device.call
     flops = 2.0 * reach * shared * own * blocks * depth * fresh * block * block
     cost = r.done(flops, gemm + copies + build, back + copies + build, r.count(out) * r.samples, signal=True)
-    return Cost(cost.flops, cost.seconds, cost.backward, cost.kept + 3 * table * REAL, cost.transient)
+    return Cost(cost.flops, cost.seconds, cost.backward, cost.kept + TOEPLITZ_COPIES * table * REAL, cost.transient)
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """The sizes of a convolution in chunks: three GEMMs (batch, m, k, n), the states and the tables."""
+
+    count: int
+    states: float  # real numbers of the states after every chunk
+    kernel: str  # indices of the kernel inside a chunk
+    inside: tuple[float, float, float, float]
+    into: tuple[float, float, float, float]
+    out_of: tuple[float, float, float, float]
+
+    @property
+    def gemms(self) -> tuple[tuple[float, float, float, float], ...]:
+        """Inside a chunk, into the states and out of them."""
+        return self.inside, self.into, self.out_of
+
+
+def _chunks(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chunk: int) -> _Chunks:
+    count = math.ceil(r.samples / chunk)
+    kernel = "".join(i for i in weight if i in x or i in out)
+    own = only(only(x, modes), phase)
+    columns = r.count(only(x, weight)) * count
+    shared, depth, fresh = both(both(x, kernel), out), only(both(x, kernel), out), only(kernel, x)
+    driven = r.count(phase) if phase else 1
+    read = r.count(both(modes, out))
+    rest = 2 * r.count(modes) // max(1, read) * r.count(both(own, weight))
+    return _Chunks(
+        count=count,
+        states=r.count(modes) * r.count(own) * count * 2.0,
+        kernel=kernel,
+        inside=(r.count(shared), columns, r.count(depth) * chunk, r.count(fresh) * chunk),
+        into=(r.count(both(modes, x)), r.count(own) * count, chunk * driven, 2 * r.count(only(modes, x))),
+        out_of=(read, columns, rest, r.count(only(only(weight, modes), x)) * chunk),
+    )
 
 
 def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chunk: int) -> Cost:
-    """Toeplitz GEMM inside a chunk, GEMMs into and out of the states, a loop over the chunks."""
-    chunks = math.ceil(r.samples / chunk)
-    kernel = "".join(i for i in weight if i in x or i in out)
-    own = "".join(i for i in x if i not in modes and i != phase)
-    columns = r.count("".join(i for i in x if i not in weight)) * chunks
-    shared = r.count("".join(i for i in x if i in kernel and i in out))
-    depth, fresh = (
-        r.count("".join(i for i in x if i in kernel and i not in out)),
-        r.count("".join(i for i in kernel if i not in x)),
+    """Toeplitz GEMM inside a chunk, GEMMs into and out of the states, a scan over the chunks."""
+    c = _chunks(r, x, weight, modes, phase, out, chunk)
+    result = r.count(out) * r.samples
+    forward = sum(r.gemm(*g) for g in c.gemms)
+    back = sum(r.gemm(b, m, n, k) + r.gemm(b, k, m, n) for b, m, k, n in c.gemms)
+    scan = r.tiles(max(c.states, result) / r.rows) * c.count * CHUNK_CALL * r.device.call + r.moved(c.states)
+    copies = r.moved(r.count(x) * r.samples + result) + r.moved(c.states)
+    if only(both(modes, x), out):  # the states are driven and read along different indices
+        copies += CHUNK_TURNS * r.turned(c.states, REAL)
+    flops = sum(float(REAL_FLOPS) * b * m * k * n for b, m, k, n in c.gemms)
+    cost = r.done(
+        flops, forward + scan + copies, back + LOOP_BACKWARD * scan + 2 * copies, result + c.states, True, keeps=True
     )
-    local = (shared, columns, depth * chunk, fresh * chunk)
-    common = "".join(i for i in modes if i in x)
-    states = r.count(modes) * r.count(own) * chunks * 2.0
-    driven = r.count(phase) if phase else 1
-    into = (
-        r.count(common),
-        r.count(own) * chunks,
-        chunk * driven,
-        2 * r.count("".join(i for i in modes if i not in x)),
-    )
-    kept_out = r.count("".join(i for i in modes if i in out))
-    rest = 2 * r.count(modes) // max(1, kept_out) * r.count("".join(i for i in own if i in weight))
-    extra = r.count("".join(i for i in weight if i not in modes and i not in x))
-    outof = (kept_out, columns, rest, extra * chunk)
-    gemms = [local, into, outof]
-    forward = sum(r.gemm(*g) for g in gemms)
-    back = sum(r.gemm(b, m, n, k) + r.gemm(b, k, m, n) for b, m, k, n in gemms)
-    tiles = r.tiles(max(states, r.count(out) * r.samples) / (r.size[r.batch] if r.batch else 1))
-    loop = tiles * chunks * 0.5 * r.device.call + r.moved(states)
-    copies = r.moved((r.count(x) + r.count(out)) * r.samples) + r.moved(states)
-    if any(i in x and i not in out for i in modes):  # the states are driven and read along different indices
-        copies += 6 * r.turned(states, REAL)
-    tables = chunk * (2.0 * r.count(modes) / r.device.exp) + 3 * r.moved(r.count(kernel) * chunk * chunk)
-    tables += 2 * r.moved(r.count(weight) * chunk * 4) + 40 * r.device.call
-    flops = sum(2.0 * b * m * k * n for b, m, k, n in gemms)
-    numbers = r.count(out) * r.samples + states
-    cost = r.done(flops, forward + loop + copies, back + 2.5 * loop + 2 * copies, numbers, signal=True, keeps=True)
-    held = int(REAL * (3 * r.count(kernel) * chunk * chunk + 8 * r.count(weight) * chunk))
-    return Cost(cost.flops, cost.seconds + tables, cost.backward + 2 * tables, cost.kept + held, cost.transient)
+    tables, kept = _chunk_tables(r, weight, modes, c.kernel, chunk)
+    return Cost(cost.flops, cost.seconds + tables, cost.backward + 2 * tables, cost.kept + kept, cost.transient)
+
+
+def _chunk_tables(r: Rates, weight: str, modes: str, kernel: str, chunk: int) -> tuple[float, int]:
+    """Seconds to make the tables of a chunk, and their bytes that stay for backward."""
+    toeplitz = r.count(kernel) * chunk * chunk
+    weighted = r.count(weight) * chunk
+    seconds = chunk * (2.0 * r.count(modes) / r.device.exp) + TOEPLITZ_PASSES * r.moved(toeplitz)
+    seconds += 2 * r.moved(CHUNK_TABLE_POWERS * weighted) + CHUNK_TABLE_CALLS * r.device.call
+    return seconds, int(REAL * (TOEPLITZ_COPIES * toeplitz + CHUNK_TABLE_KEPT * weighted))

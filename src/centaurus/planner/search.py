@@ -15,10 +15,12 @@ from centaurus.planner.device import Device
 from centaurus.planner.expression import Expression, ExpressionError, check_size, check_sizes, parse
 from centaurus.planner.plan import Plan, Step, Value
 
-Filter = Callable[[int, int, str, str], bool]  # may these sets (or the first alone) go this way from this domain?
-CHUNKS = (16, 32, 64, 128)
-LONGEST_DIRECT = 512
-FRONT = 4
+Filter = Callable[[int, int, str, str], bool]
+"""Whether a step of this kind from this domain may take these sets of operands (the second 0 for a transform)."""
+CHUNKS = (16, 32, 64, 128)  # samples of a chunk that are tried
+LONGEST_DIRECT = 512  # lags of a kernel above which a Toeplitz GEMM is never the fastest
+FRONT = 4  # entries of a state that are kept for their speed: the best plan and as many runners-up need them
+RUNNERS_UP = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Problem:
 
 
 class Entry(NamedTuple):
-    """A way to reach a state."""
+    """One sequence of steps that reaches a state, by its last step and its parents."""
 
     seconds: float
     kept: int
@@ -52,6 +54,9 @@ class State(NamedTuple):
 
     mask: int
     domain: str
+
+
+Table = dict[State, list[Entry]]
 
 
 def fast_length(least: int) -> int:
@@ -169,40 +174,52 @@ class Search:
                 if chunk <= 2 * r.samples or chunk == CHUNKS[0]:
                     yield out, "chunked", cost.chunked(r, x, y, p.modes, p.phase, z, chunk), chunk
 
-    def entries(self, every: bool = False) -> dict[State, list[Entry]]:
-        """Every state that can be reached, with the ways that may lead to the best plan, or with every way."""
-        found: dict[State, list[Entry]] = {}
+    def entries(self, every: bool = False) -> Table:
+        """Every state that can be reached, with the entries that may lead to the best plan, or with every entry."""
+        table: Table = {}
         by_mask: dict[int, list[State]] = {}
         for mask in sorted(range(1, self.full + 1), key=lambda m: (m.bit_count(), m)):
-            fresh: dict[State, list[Entry]] = {}
+            reached: Table = {}
             if mask.bit_count() == 1:
-                state = self.start(mask.bit_length() - 1)
-                fresh[state] = [Entry(0.0, 0, 0, None, "operand", ())]
-            for a_mask, b_mask in self._splits(mask):
-                for a in by_mask.get(a_mask, ()):
-                    for b in by_mask.get(b_mask, ()):
-                        for out, kind, price, chunk in self.merges(a, b):
-                            if self.allowed and not self.allowed(a.mask, b.mask, kind, a.domain):
-                                continue
-                            ordered = (b, a) if a.mask & self.u else (a, b)  # the signal's own steps come last
-                            ways = self._ways(ordered, [found[s] for s in ordered], kind, price, chunk)
-                            fresh[out] = self._front([*fresh.get(out, ()), *ways], every)
-            for domain in ("modes", "time", "frequency"):
-                state = State(mask, domain)
-                for out, kind, price in self.transforms(state) if state in fresh else ():
-                    if self.allowed and not self.allowed(mask, 0, kind, domain):
+                reached[self.start(mask.bit_length() - 1)] = [Entry(0.0, 0, 0, None, "operand", ())]
+            self._merge(mask, table, by_mask, reached, every)
+            self._transform(mask, reached, every)
+            self._return_to_time(mask, reached, every)
+            table.update(reached)
+            by_mask[mask] = list(reached)
+        return table
+
+    def _merge(self, mask: int, table: Table, by_mask: dict[int, list[State]], reached: Table, every: bool) -> None:
+        """Reach a set by merging two parts of it."""
+        for a_mask, b_mask in self._splits(mask):
+            for a, b in product(by_mask.get(a_mask, ()), by_mask.get(b_mask, ())):
+                for out, kind, price, chunk in self.merges(a, b):
+                    if self.allowed and not self.allowed(a.mask, b.mask, kind, a.domain):
                         continue
-                    before = [e for e in fresh[state] if e.kind not in ("rfft", "irfft")]
-                    ways = self._ways((state,), [before], kind, price)
-                    fresh[out] = self._front([*fresh.get(out, ()), *ways], every)
-            final = State(mask, "frequency")
-            if mask & self.u and mask & self.k and final in fresh:
-                for out, kind, price in self.transforms(final):
-                    ways = self._ways((final,), [fresh[final]], kind, price)
-                    fresh[out] = self._front([*(e for e in fresh.get(out, ()) if e.kind != "irfft"), *ways], every)
-            found.update(fresh)
-            by_mask[mask] = list(fresh)
-        return found
+                    ordered = (b, a) if a.mask & self.u else (a, b)  # the signal's own steps come last
+                    added = self._edges(ordered, [table[s] for s in ordered], kind, price, chunk)
+                    reached[out] = self._kept([*reached.get(out, ()), *added], every)
+
+    def _transform(self, mask: int, reached: Table, every: bool) -> None:
+        """Reach the same set in another domain. A transform is never followed by its inverse."""
+        for domain in ("modes", "time", "frequency"):
+            state = State(mask, domain)
+            for out, kind, price in self.transforms(state) if state in reached else ():
+                if self.allowed and not self.allowed(mask, 0, kind, domain):
+                    continue
+                before = [e for e in reached[state] if e.kind not in ("rfft", "irfft")]
+                added = self._edges((state,), [before], kind, price)
+                reached[out] = self._kept([*reached.get(out, ()), *added], every)
+
+    def _return_to_time(self, mask: int, reached: Table, every: bool) -> None:
+        """After the convolution the inverse transform may follow whatever came before it."""
+        state = State(mask, "frequency")
+        if not (mask & self.u and mask & self.k and state in reached):
+            return
+        for out, kind, price in self.transforms(state):
+            added = self._edges((state,), [reached[state]], kind, price)
+            others = [e for e in reached.get(out, ()) if e.kind != "irfft"]
+            reached[out] = self._kept([*others, *added], every)
 
     def _splits(self, mask: int) -> Iterator[tuple[int, int]]:
         """Two parts of a set, the signal (or else the kernel, or the lowest operand) in the first; connected ones."""
@@ -216,10 +233,10 @@ class Search:
         joined = [(a, b) for a, b in pairs if set(self.needed(a)) & set(self.needed(b)) or (a & self.u and b & self.k)]
         yield from joined or pairs
 
-    def _ways(
+    def _edges(
         self, states: tuple[State, ...], parents: list[list[Entry]], kind: str, price: Cost, chunk: int = 0
     ) -> Iterator[Entry]:
-        """An edge from every way to reach its parents, which run in the order given."""
+        """An entry for every combination of the parents' entries, which run in the order given."""
         limit, seconds, own = self.problem.limit, price.seconds + price.backward, price.kept + price.transient
         for entries in product(*parents):
             kept = top = 0
@@ -231,19 +248,18 @@ class Search:
                 total = seconds + sum([entry.seconds for entry in entries])
                 yield Entry(total, kept + price.kept, top, price, kind, tuple(zip(states, entries, strict=True)), chunk)
 
-    def _front(self, entries: list[Entry], every: bool) -> list[Entry]:
-        """The fastest few; with a byte limit also slower ones that need less memory, now or until backward."""
-        if every:
-            return entries
-        entries.sort(key=lambda e: e.seconds)
-        front = entries[:FRONT]
-        for entry in entries[FRONT:] if self.problem.limit is not None else ():
-            if not any(e.peak <= entry.peak and e.kept <= entry.kept for e in front):
-                front.append(entry)
-        return front
+    def _kept(self, entries: list[Entry], every: bool) -> list[Entry]:
+        return entries if every else front(entries, self.problem.limit is not None)
 
 
-RUNNERS_UP = 4
+def front(entries: list[Entry], limited: bool) -> list[Entry]:
+    """Return the fastest few; under a byte limit also slower ones that need less memory, now or until backward."""
+    entries = sorted(entries, key=lambda e: e.seconds)
+    kept = entries[:FRONT]
+    for entry in entries[FRONT:] if limited else ():
+        if not any(e.peak <= entry.peak and e.kept <= entry.kept for e in kept):
+            kept.append(entry)
+    return kept
 
 
 class LimitError(ValueError):

@@ -1,0 +1,89 @@
+"""The cost model against counts made by hand: FLOPs, calls, tiles, what is kept and what is computed again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from centaurus.planner import cost
+from centaurus.planner.cost import KEPT_BYTES, REAL, Rates
+from centaurus.planner.device import CPU, Device
+from centaurus.planner.search import FRONT, Entry, front
+
+SIZES = {"b": 4, "i": 3, "j": 5, "n": 6}
+# Everything but starting an operation is free: seconds are the number of calls.
+CALLS = Device("calls", 1e30, 1e30, 1e-30, 1e30, 1e30, 1e30, 1e30, 1e30, 1.0, 1 << 30)
+
+
+def rates(device: Device = CPU, samples: int = 1024, backward: bool = True, batch: str = "b") -> Rates:
+    return Rates(device, SIZES, samples, samples, 2 * samples, batch, backward)
+
+
+def test_flops_of_each_step() -> None:
+    r = rates(samples=1024)
+    assert cost.transform(r, "bi", True).flops == 2.5 * 12 * 2048 * 11
+    assert cost.contract(r, "bi", "ni", "bn", "time", True).flops == 2 * 4 * 1024 * 3 * 6
+    assert cost.contract(r, "bi", "i", "bi", "time", True).flops == 4 * 3 * 1024
+    assert cost.multiply(r, "bi", "ji", "bj").flops == 8 * 1025 * 4 * 3 * 5
+    q = math.isqrt(1024)
+    assert cost.generate(r, "jn", "n", "j").flops == 2 * (5 * q) * (2 * 6) * q
+    inside, into, out_of = 2 * 4 * 3 * 5 * 1024 * 64, 2 * 4 * 1024 * 3 * 2 * 6 * 5, 2 * 4 * 1024 * 2 * 3 * 6 * 5
+    assert cost.chunked(r, "bi", "jin", "jin", "", "bj", 64).flops == inside + into + out_of
+
+
+def test_a_transform_takes_as_long_as_its_flops_at_the_devices_rate() -> None:
+    free = replace(CALLS, fft=1e9, call=1e-30)
+    found = cost.transform(rates(free), "bi", True)
+    assert found.seconds == pytest.approx(found.flops / 1e9)
+    assert found.backward == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("chunks", [4, 40])
+def test_the_scan_over_chunks_has_half_a_call_for_each(chunks: int) -> None:
+    found = cost.chunked(rates(CALLS, samples=16 * chunks), "bn", "n", "n", "", "bn", 16)
+    gemms, passes, tables = 3, 3, 3 + 2 + 40
+    assert found.seconds == pytest.approx(gemms + passes + tables + chunks / 2)
+    assert found.backward == pytest.approx(2 * gemms + 2 * 2 + 2 * tables + 2.5 * (1 + chunks / 2))
+
+
+def test_every_tile_scans_its_own_chunks() -> None:
+    small = replace(CALLS, tile_bytes=16 * 40 * REAL * SIZES["n"])  # one row of the batch at a time
+    whole, tiled = (
+        cost.chunked(rates(device, samples=640, backward=False), "bn", "n", "n", "", "bn", 16)
+        for device in (CALLS, small)
+    )
+    assert tiled.seconds - whole.seconds == pytest.approx(3 * 40 / 2)
+
+
+@pytest.mark.parametrize(("numbers", "tiles"), [(1, 1), (256, 1), (257, 2), (512, 2), (513, 4), (10_000, 4)])
+def test_tiles_hold_as_many_rows_as_fit(numbers: int, tiles: int) -> None:
+    r = rates(replace(CPU, tile_bytes=4 * 256 * REAL))
+    assert r.tiles(numbers) == tiles
+    assert rates(replace(CPU, tile_bytes=1), batch="").tiles(numbers) == 1
+
+
+def test_what_does_not_fit_a_tile_is_computed_again() -> None:
+    r = rates(replace(CALLS, tile_bytes=400 * REAL))
+    fits = r.done(0, 5.0, 7.0, 400, signal=True)
+    assert (fits.seconds, fits.backward, fits.kept) == (5, 7, 400 * REAL)
+    again = r.done(0, 5.0, 7.0, 404, signal=True)  # two tiles
+    assert (again.seconds, again.backward, again.kept) == (5 + 8, 7 + 5 + 8, 0)
+    kept = r.done(0, 5.0, 7.0, 404, signal=True, keeps=True)
+    assert (kept.backward, kept.kept) == (7 + 8, 404 * REAL)
+    large = KEPT_BYTES // REAL
+    assert r.done(0, 5.0, 7.0, large, signal=True, keeps=True).kept == 0
+
+
+def entry(seconds: float, kept: int, peak: int) -> Entry:
+    return Entry(seconds, kept, peak, None, "operand", ())
+
+
+def test_the_front_has_the_fastest_and_under_a_limit_all_that_nothing_beats() -> None:
+    fast = [entry(k, 100, 100) for k in range(FRONT)]
+    less_peak, less_kept = entry(10, 100, 50), entry(11, 50, 100)
+    beaten = [entry(12, 100, 100), entry(13, 100, 50), entry(14, 60, 200)]
+    everything = [*beaten, less_kept, less_peak, *fast]
+    assert front(everything, limited=False) == fast
+    assert front(everything, limited=True) == [*fast, less_peak, less_kept]
