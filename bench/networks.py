@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from baseline import contracted
 from timing import Run, alternate, machine
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import centaurus as ct
-from centaurus.ssm import SSM
 
 RATE = 16_000
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
@@ -47,13 +47,13 @@ def training_step(net: nn.Module, u: torch.Tensor) -> Run:
 
 
 def with_strategy(net: nn.Module, which: str, run: Run) -> Run:
-    """The same step with every state-space layer contracted in another way."""
-    layers = [module for module in net.modules() if isinstance(module, SSM)]
+    """The same step with every state-space layer contracted in another order."""
 
     def inner() -> object:
-        for layer in layers:
-            layer.strategy = which
-        return run()
+        if which == "planned":
+            return run()
+        with contracted(net, which):
+            return run()
 
     return inner
 

@@ -50,10 +50,20 @@ class Layer(nn.Module, ABC):
         return self.run(u, state, True)
 
     @final  # type: ignore[misc]
-    def forward(self, u: Tensor) -> Tensor:
-        """A whole signal of any length: padded with zeros to a hop, cut to ``frames(t)`` frames."""
+    def forward(self, u: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """A whole signal of any length: padded with zeros to a hop, cut to ``frames(t)`` frames.
+
+        With ``lengths``, the samples of each row of a padded batch, every row gives what it gives alone, then zeros;
+        what the padding holds does not matter.
+        """
         _check_signal(self, u)
         samples = u.shape[-1]
+        if lengths is not None:
+            sizes = _lengths(lengths, u)
+            inside = torch.arange(samples, device=u.device) < sizes[:, None]
+            y = self(u.masked_fill(~inside[:, None], 0))
+            last = sizes * self.ratio.numerator // self.ratio.denominator
+            return y.masked_fill((torch.arange(y.shape[-1], device=y.device) >= last[:, None])[:, None], 0)
         if samples % self.hop:
             u = nn.functional.pad(u, (0, -samples % self.hop))
         y, _ = self.run(u, None, False)
@@ -61,7 +71,20 @@ class Layer(nn.Module, ABC):
         return y if y.shape[-1] == frames else y[..., :frames]
 
 
+def _lengths(lengths: Tensor | Sequence[int], u: Tensor) -> Tensor:
+    sizes = torch.as_tensor(lengths, device=u.device)
+    fits = sizes.shape == u.shape[:1] and not sizes.is_floating_point()
+    if not fits or bool(((sizes < 0) | (sizes > u.shape[-1])).any()):
+        raise ValueError(
+            f"lengths should be {u.shape[0]} whole numbers from 0 to {u.shape[-1]}, one a row, got {sizes.tolist()}"
+        )
+    return sizes
+
+
 def _check_signal(layer: Layer, u: Tensor) -> None:
+    if not isinstance(u, Tensor):
+        name = type(layer).__name__
+        raise TypeError(f"{name} takes a torch tensor, got {type(u).__name__}: use torch.from_numpy(x) or torch.tensor")
     if u.dim() != 3:
         raise ValueError(f"{type(layer).__name__} takes (batch, channels, time), got shape {tuple(u.shape)}")
     if u.shape[-1] < 1 or u.shape[0] < 1:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -35,11 +36,24 @@ def test_a_discretization_that_does_not_exist() -> None:
         SSM("full", 3, discretization="euler")
 
 
-def test_a_strategy_that_does_not_exist() -> None:
-    layer = SSM("full", 3)
-    layer.strategy = "fastest"
+def test_an_order_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match=says("unknown plan 'fastest'", "planned, natural, paper, full-kernel")):
-        layer(torch.randn(1, 3, 10))
+        SSM("full", 3).plan(1, 10, order="fastest")
+
+
+def test_a_layer_without_a_topology_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=says("topology or an equation first, got 16", "SSM('pointwise', 16")):
+        SSM(16, 32)  # type: ignore[call-overload]
+
+
+def test_numpy_input_says_how_to_convert_it() -> None:
+    with pytest.raises(TypeError, match=says("torch tensor", "ndarray", "torch.from_numpy")):
+        SSM("full", 1, 2)(np.zeros((1, 1, 10), np.float32))  # type: ignore[arg-type]
+
+
+def test_parameters_are_made_where_they_are_wanted() -> None:
+    layer = SSM("pointwise", 3, 4, device="meta", dtype=torch.float64)
+    assert {(p.device.type, p.dtype) for p in layer.parameters()} == {("meta", torch.float64)}
 
 
 @pytest.mark.parametrize("size", [math.nan, 3.0, -1, 0, True, "3"])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from centaurus.kernels.program import temporal_einsum
 from centaurus.layer import Layer
 from centaurus.ssm import S6, SSM
-from centaurus.ssm.init import DT_RANGE
+from centaurus.ssm.kernel import DT_RANGE
 from tests.reference import gradients, recurrence, selective, worst
 from tests.ssm.layers import NAMED, kinds
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from centaurus.layer import Layer, State
-from centaurus.planner.named import NAMES
-from centaurus.ssm import S6, SSM
+from centaurus.ssm import S6
 from centaurus.ssm.kernel import DISCRETIZATIONS
 from tests.reference import gradients, recurrence, selective, worst
 from tests.ssm.layers import NAMED, OWN, complex_allowed, random_ssm
@@ -101,31 +100,6 @@ def test_s6(mixed: bool, data: st.DataObject) -> None:
     inputs.append(state)
     assert worst([y, after], [wanted, last]) <= TIGHT
     assert worst(gradients([y, after], inputs), gradients([wanted, last], inputs)) <= TIGHT
-
-
-@pytest.mark.parametrize("strategy", NAMES)
-@pytest.mark.parametrize(("topology", "complex"), TOPOLOGIES)
-def test_every_named_order_is_the_same_function(topology: str, complex: bool, strategy: str) -> None:
-    layer = random_ssm(topology, complex)
-    layer.strategy = strategy
-    for batch, length in ((1, 40), (5, 90)):
-        u, _ = noise(layer, layer.in_channels, batch, length, seed=3)
-        inputs = [u, *layer.parameters()]
-        wanted, y = recurrence(layer, u)[0], layer(u)
-        assert worst([y], [wanted]) <= TIGHT
-        assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
-        assert layer.plan(batch, length).name == strategy
-
-
-@pytest.mark.parametrize("sizes", [(2, 4, 4), (4, 2, 2), (8, 2, 2), (2, 8, 16), (4, 1, 1), (1, 1, 8)])
-def test_the_papers_if_statements(sizes: tuple[int, int, int]) -> None:
-    """Listing 1 chooses by batch, channels and states: each of its branches is the same function."""
-    batch, channels, states = sizes
-    torch.manual_seed(0)
-    layer = SSM("bottleneck", channels, channels, states=states, substates=2).double()
-    layer.strategy = "paper"
-    u, _ = noise(layer, channels, batch, 50, seed=4)
-    assert worst([layer(u)], [recurrence(layer, u)[0]]) <= TIGHT
 
 
 @pytest.mark.parametrize("topology", ["bottleneck", "full"])

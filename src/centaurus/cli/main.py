@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(args=arguments, prog_name="centaurus")
     except ModuleNotFoundError as error:
-        from centaurus import what_to_install
+        from centaurus.system import what_to_install
 
         output.fail(what_to_install(error))
     except (ValueError, OSError, ImportError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from centaurus.cli.names import is_topology, network, planned_layers
 if TYPE_CHECKING:
     from centaurus.planner import Plan
     from centaurus.ssm import SSM
+    from centaurus.ssm.layer import TopologyName
 
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
 
@@ -79,7 +80,8 @@ def _named_layer(name: str, sizes: dict[str, int]) -> SSM:
         raise ValueError(f"a {name} layer needs its sizes, such as --sizes i=16,j=32,n=256")
     groups = sizes.get("g", 1)
     j = sizes["j"] * groups if "j" in sizes else None
-    return ct.SSM(name, sizes["i"] * groups, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
+    kind = cast("TopologyName", name)  # SSM says which there are
+    return ct.SSM(kind, sizes["i"] * groups, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
 
 
 def _show_plan(found: Plan, json: bool) -> None:

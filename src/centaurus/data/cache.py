@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus import audio
+from centaurus import audio, system
 from centaurus.audio import AudioError
 from centaurus.data.corpus import Clip, Corpus, Faults, OnFault, checked
 
@@ -24,11 +24,8 @@ _COLUMNS = ("file", "start", "nsamples", "id")
 
 
 def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
-    """Where decoded audio is kept: the folder given, or ``centaurus/audio`` in the user's cache folder."""
-    if cache is None:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        cache = Path(base) / "centaurus" / "audio"
-    folder = Path(cache)
+    """Return where decoded audio is kept, and make it: ``cache``, or ``centaurus/audio`` in the user's cache folder."""
+    folder = system.cache_folder("audio") if cache is None else Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from centaurus.layer import Layer
 from centaurus.models.tables import DC_BLOCK, MEL, SELECTIVE, SEPARABLE, Row
 from centaurus.nn import Analysis, DCBlock, Dropout1d, LayerNorm, Mel, Pointwise, Residual, Serial, SiLU
 from centaurus.ssm import S6, SSM
+from centaurus.ssm.layer import TopologyName
 
 T = TypeVar("T")
 
@@ -19,7 +20,8 @@ def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
     if row.kind == SELECTIVE and in_channels > 1:
         return S6(in_channels, out_channels, row.states)
     kind = SEPARABLE if row.kind == SELECTIVE else row.kind
-    return SSM(kind, in_channels, out_channels, row.states, row.substates, row.groups, row.complex)
+    name = cast(TopologyName, kind)
+    return SSM(name, in_channels, out_channels, row.states, row.substates, row.groups, row.complex)
 
 
 def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:

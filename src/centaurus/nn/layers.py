@@ -7,7 +7,6 @@ matrix product for the whole batch and nothing is transposed. All of them hand o
 from __future__ import annotations
 
 from fractions import Fraction
-from math import sqrt
 from typing import final
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from centaurus.layer import Layer, State, check_channels
 from centaurus.nn.containers import Counts
 from centaurus.nn.finish import finish
+from centaurus.ssm.kernel import kaiming_uniform
 
 
 class Counted(Layer):
@@ -49,7 +49,7 @@ def unflat(x: Tensor, batch: int) -> Tensor:
 
 def uniform(*shape: int, fan_in: int) -> nn.Parameter:
     """A weight from the usual Kaiming uniform distribution (a = √5)."""
-    return nn.Parameter(torch.empty(shape).uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in)))
+    return nn.Parameter(kaiming_uniform(*shape, fan_in=fan_in))
 
 
 def at_least_one(**sizes: int) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeGuard
+
+from centaurus.system import cache_folder, write_file
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class Device:
     @staticmethod
     def path() -> Path:
         """Where ``centaurus calibrate`` stores this machine's rates."""
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        return Path(base) / "centaurus" / "device.json"
+        return cache_folder() / "device.json"
 
     @staticmethod
     def read(path: Path) -> Device:
@@ -60,9 +60,7 @@ class Device:
     def write(self, path: Path) -> None:
         """Store the profile; the file appears whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        temporary.replace(path)
+        write_file(path, json.dumps(asdict(self), indent=1) + "\n")
         _stored.cache_clear()
 
 

@@ -127,8 +127,10 @@ def network(settings: DenoiseSettings) -> Denoiser:
     """The table, with a DC blocker before it and a common level inside where that is wanted."""
     if settings.network not in TABLES:
         raise ValueError(f"there is no network {settings.network!r} for denoising{nearest(settings.network, TABLES)}")
-    table = replace(TABLES[settings.network], level=settings.level)
-    table = replace(table, encoder=(Row(DC_BLOCK), *table.encoder)) if settings.dc_block else table
+    table = TABLES[settings.network]
+    if isinstance(table, DenoiserTable):  # a spectral front end needs neither
+        table = replace(table, level=settings.level)
+        table = replace(table, encoder=(Row(DC_BLOCK), *table.encoder)) if settings.dc_block else table
     return denoiser(table, settings={"sample_rate": settings.rate})
 
 

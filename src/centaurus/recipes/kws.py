@@ -16,7 +16,6 @@ from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
 from centaurus.nn import Block
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
 from centaurus.ssm import SSM
-from centaurus.ssm.tune import tune
 from centaurus.train.config import nearest
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Classify
@@ -33,7 +32,7 @@ class KeywordSettings(Reading):
     """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
 
     ``tuned`` first blocks start with their modes spread over the band they hear; ``dropout`` is of channels,
-    ``smoothing`` of the labels. ``teacher`` is a model of the same classes (training/answers.py) whose answers
+    ``smoothing`` of the labels. ``teacher`` is a model of the same classes (train/teachers.py) whose answers
     are learnt with the weight of ``taught`` in ``losses``. The rest is how words are varied: ``before`` are seconds of
     other sound ahead of each, ``mixed`` is the share with another word under them.
     """
@@ -111,7 +110,7 @@ def tune_blocks(net: Network, count: int, rate: float) -> None:
     blocks = [block for block in net.modules() if isinstance(block, Block)]
     for k, block in enumerate(blocks[:count]):
         if isinstance(block.body, SSM):
-            tune(block.body, rate, 60.0 if k == 0 else 3.0, min(6000.0, 0.4 * rate))
+            block.body.set_band(60.0 if k == 0 else 3.0, min(6000.0, 0.4 * rate), rate)
         rate /= block.hop
 
 

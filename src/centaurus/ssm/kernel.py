@@ -1,11 +1,14 @@
-"""Discretisation in real arithmetic: from A and Δ to the logarithm of Ā and the weight w of a mode."""
+"""Initial values of A and Δ (the paper's, or spread over a band), and their discretisation in real arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from centaurus.ssm.topology import Topology
 
 Discretized = tuple[Tensor, Tensor]
 
@@ -48,3 +51,68 @@ def discretization(name: str) -> Callable[[Tensor, Tensor, Tensor], Discretized]
     if name not in DISCRETIZATIONS:
         raise ValueError(f"unknown discretization {name!r}: choose one of {', '.join(DISCRETIZATIONS)}")
     return DISCRETIZATIONS[name]
+
+
+DT_RANGE = (1e-3, 1e-1)
+BAND_STEP = 0.05  # Δ of modes spread over a band; their frequencies and decays are in A alone
+BAND_CORNER = 300.0  # Hz: below it the modes of a band are spaced evenly, above it by equal ratios
+BAND_SHARPNESS = 3.0  # frequency over width of a band's resonances
+GROUP = 4  # pointwise: A runs within groups of this many states, Δ over the groups
+
+
+def _along(values: Tensor, index: str, indices: str, size: dict[str, int]) -> Tensor:
+    """Values that vary along one index only."""
+    shape = [size[i] if i == index else 1 for i in indices]
+    return values.reshape(shape).expand([size[i] for i in indices]).clone()
+
+
+def grouped_states(t: Topology) -> bool:
+    """Whether one index of K must carry both the spread of Δ and that of A (pointwise, or one sub-state)."""
+    wide = [i for i in t.modes if t.size[i] > 1]
+    return len(t.modes) == 1 or (t.size[t.modes[-1]] == 1 and t.step_indices() != t.modes and len(wide) <= 1)
+
+
+def frequencies(t: Topology) -> Tensor:
+    """Im(A): π n over the last index of K; within groups of four states where K has a single index."""
+    if grouped_states(t):
+        index = next((i for i in t.modes if t.size[i] > 1), t.modes[0])
+        return _along(math.pi * (torch.arange(t.size[index]) % GROUP), index, t.modes, t.size)
+    index = t.modes[-1]
+    return _along(math.pi * torch.arange(t.size[index]), index, t.modes, t.size)
+
+
+def log_steps(t: Topology) -> Tensor:
+    """log Δ: geometric over the input channels or states, whichever of i, j, n is first and has more than one."""
+    indices = t.step_indices()
+    order = [i for i in "ijn" if i in indices] + [i for i in indices if i not in "ijn"]
+    index = next((i for i in order if t.size[i] > 1), order[0])
+    size = t.size[index]
+    together = GROUP if grouped_states(t) and size > GROUP else 1
+    position, last = torch.arange(size) // together, max(1, (size - 1) // together)
+    low, high = (math.log(x) for x in DT_RANGE)
+    return _along(low + (high - low) * position / last, index, indices, t.size)
+
+
+def kaiming_uniform(*shape: int, fan_in: int) -> Tensor:
+    """Return a tensor drawn uniformly from ±1/√fan_in: Kaiming's distribution with a = √5, as ``nn.Linear`` has it."""
+    bound = 1 / math.sqrt(fan_in)
+    return torch.empty(shape).uniform_(-bound, bound)
+
+
+def band_modes(shape: Sequence[int], low: float, high: float, rate: float) -> tuple[Tensor, Tensor]:
+    """Return A_real and A_imag of modes that resonate from ``low`` to ``high`` Hz at a sample rate, in random order.
+
+    Frequencies are spaced evenly below 300 Hz and by equal ratios above; a resonance is a third of its frequency (plus
+    ``low``) wide. Δ is ``BAND_STEP`` for every mode.
+    """
+    if not 0 < low < high <= rate / 2:
+        raise ValueError(f"band=(low, high, rate) should lie between 0 and {rate / 2:g} Hz, got {low:g} to {high:g}")
+    count = math.prod(shape)
+    ends = [math.log1p(f / BAND_CORNER) for f in (low, high)]
+    hertz = BAND_CORNER * torch.expm1(torch.linspace(ends[0], ends[1], count))
+    hertz = hertz[torch.randperm(count)].reshape(tuple(shape))
+    decay = math.pi * (hertz / BAND_SHARPNESS + low) / (rate * BAND_STEP)
+    return torch.log(torch.expm1(decay)), 2 * math.pi * hertz / (rate * BAND_STEP)  # softplus of the first is the decay
+
+
+REAL_PART = math.log(math.expm1(0.5))  # softplus of this is 1/2

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,23 +21,80 @@ from centaurus.planner.device import Device
 from centaurus.planner.expression import Expression
 from centaurus.planner.named import named_plan
 from centaurus.planner.plan import Plan
-from centaurus.ssm import init
-from centaurus.ssm.baseline import run_baseline
+from centaurus.planner.search import plan_expression
+from centaurus.ssm import kernel
 from centaurus.ssm.kernel import discretization as discretization_rule
 from centaurus.ssm.streaming import Tables, Way, advance, tables, way
 from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
 
+TopologyName = Literal["depthwise", "separable", "grouped", "pointwise", "bottleneck", "full"]
+Discretization = Literal["simple", "zoh", "bilinear"]
 LONGEST_CHUNK = 256  # a piece of a stream up to this long is one chunk
 CHUNK = 64  # longer ones are taken in chunks of this many samples
 
 
 class SSM(Layer):
-    """A state-space block given by a topology's name or by an equation of your own.
+    """A state-space layer: signals (batch, in_channels, time) to (batch, out_channels, time), causal and linear.
 
-    ``SSM("bottleneck", 16, 32, states=256, substates=16)``, or
-    ``SSM("u_bit B_ni K_nt C_jn -> y_bjt", sizes={"i": 16, "n": 64, "j": 32})``.
+    Args:
+        topology: ``"depthwise"``, ``"separable"``, ``"grouped"``, ``"pointwise"``, ``"bottleneck"`` or ``"full"``: how
+            channels and states are connected, an equation each (``centaurus.ssm.EQUATIONS``). Or an equation of your
+            own, from the signal ``u_bit`` through basis kernels ``K_…t`` to ``y_bjt``; it takes ``sizes`` instead of
+            channels and states.
+        in_channels: channels of the input.
+        out_channels: channels of the output; ``in_channels`` if not given.
+        states: complex states: for each pair of channels (full, grouped), for each channel (depthwise, separable),
+            or in all (pointwise, bottleneck).
+        substates: modes that each state of a bottleneck sums.
+        groups: groups of channels of a grouped layer.
+        complex: complex B, C and E in place of real ones.
+        discretization: ``"simple"``, ``"zoh"`` or ``"bilinear"``.
+        sizes: the size of every index of an equation of your own but b and t.
+        band: ``(low, high, rate)`` spreads the initial resonances from ``low`` to ``high`` Hz at a sample rate. The
+            paper's start gives every output channel the same few modes, which a raw waveform takes long to pull apart:
+            give the first layers of a network the band they should hear.
+        device, dtype: of the parameters, as in ``torch.nn.Conv1d``.
+
+    Shapes:
+        ``layer(u)`` maps a whole signal; ``layer(u, lengths)`` a padded batch; ``layer.step(u, state)`` the next piece
+        of a stream. The state (``layer.init_state(batch)``) is (batch, states…, 2) and belongs to the caller.
+
+    Example::
+
+        layer = SSM("full", 1, 16, states=4, band=(60, 6000, 16_000))
+        y = layer(torch.randn(8, 1, 16_000))                    # (8, 16, 16000)
+        y, state = layer.step(torch.randn(8, 1, 160))           # the same, 10 ms at a time
+        own = SSM("u_bit B_ni K_nt C_jn -> y_bjt", sizes={"i": 16, "n": 64, "j": 32})
     """
 
+    @overload
+    def __init__(
+        self,
+        topology: TopologyName,
+        in_channels: int,
+        out_channels: int | None = None,
+        states: int = 4,
+        substates: int = 1,
+        groups: int = 1,
+        complex: bool = False,
+        discretization: Discretization = "simple",
+        *,
+        band: tuple[float, float, float] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        topology: str,
+        *,
+        sizes: Mapping[str, int],
+        complex: bool = False,
+        discretization: Discretization = "simple",
+        band: tuple[float, float, float] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None: ...
     def __init__(
         self,
         topology: str,
@@ -49,21 +106,41 @@ class SSM(Layer):
         complex: bool = False,
         discretization: str = "simple",
         sizes: Mapping[str, int] | None = None,
+        band: tuple[float, float, float] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(topology, str):
+            raise TypeError(
+                f"SSM takes a topology or an equation first, got {topology!r}: "
+                f"write SSM('pointwise', {topology!r}, …) or another of {', '.join(EQUATIONS)}"
+            )
         self.topology_name = topology
         self.topology = _resolve(topology, in_channels, out_channels, states, substates, groups, complex, sizes)
         self.in_channels = self.topology.count(self.topology.channels_in)
         self.out_channels = self.topology.count(self.topology.channels_out)
         self.discretization = discretization
         discretization_rule(discretization)
-        self.strategy = "planned"
-        self.log_dt = nn.Parameter(init.log_steps(self.topology))
-        frequencies = init.frequencies(self.topology)
-        self.A_real = nn.Parameter(torch.full_like(frequencies, init.REAL_PART))
+        self.log_dt = nn.Parameter(kernel.log_steps(self.topology))
+        frequencies = kernel.frequencies(self.topology)
+        self.A_real = nn.Parameter(torch.full_like(frequencies, kernel.REAL_PART))
         self.A_imag = nn.Parameter(frequencies)
         for letter in self.topology.letters():
-            self.register_parameter(letter, nn.Parameter(init.projection(self.topology, letter)))
+            shape, fan_in = self.topology.shape(letter), self.topology.fan_in(letter)
+            self.register_parameter(letter, nn.Parameter(kernel.kaiming_uniform(*shape, fan_in=fan_in)))
+        if band is not None:
+            self.set_band(*band)
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
+
+    @torch.no_grad()
+    def set_band(self, low: float, high: float, rate: float) -> None:
+        """Set the modes to resonate from ``low`` to ``high`` Hz at a sample rate, in random order."""
+        real, imaginary = kernel.band_modes(self.A_imag.shape, low, high, rate)
+        self.log_dt.fill_(math.log(kernel.BAND_STEP))
+        self.A_real.copy_(real)
+        self.A_imag.copy_(imaginary)
 
     def undecayed(self) -> list[nn.Parameter]:
         """Parameters that get no weight decay: A and Δ."""
@@ -87,13 +164,23 @@ class SSM(Layer):
         return layer
 
     def plan(
-        self, batch: int, length: int, *, backward: bool = True, limit: int | None = None, device: Device | None = None
+        self,
+        batch: int,
+        length: int,
+        *,
+        backward: bool = True,
+        limit: int | None = None,
+        device: Device | None = None,
+        order: str = "planned",
     ) -> Plan:
-        """How a signal of this batch and length will be contracted, before anything runs."""
+        """Return the plan for a signal of this batch and length, before anything runs.
+
+        ``order`` asks for one of ``planner.named.NAMES`` instead of the fastest; ``limit`` is in bytes.
+        """
         sizes = (("b", batch), ("t", length), *self._planned_sizes())
         profile = device or Device.load(self.log_dt.device.type)
         expression, modes, phase = _planned_expression(self.topology)
-        return named_plan(self.strategy, expression, dict(sizes), modes, phase, profile, backward, limit)
+        return named_plan(order, expression, dict(sizes), modes, phase, profile, backward, limit)
 
     def init_state(self, batch: int) -> State:
         """Zeros: (batch, K's indices, 2), in the dtype the recurrence runs in."""
@@ -155,9 +242,6 @@ class SSM(Layer):
 
     def _whole(self, u: Tensor) -> Tensor:
         """A whole signal from zero history."""
-        if self.strategy in ("natural", "paper"):
-            expression, modes, _ = _planned_expression(self.topology)
-            return run_baseline(self.strategy, expression, self.topology.before(), self._operands(u), modes)
         if torch.compiler.is_dynamo_compiling():  # which would trace the planner too, for half a minute a layer
             return torch.compiler.disable(self._as_planned)(u)
         return self._as_planned(u)
@@ -166,7 +250,7 @@ class SSM(Layer):
         expression, modes, phase = _planned_expression(self.topology)
         backward = torch.is_grad_enabled() and (u.requires_grad or self.log_dt.requires_grad)
         sizes = (("b", u.shape[0]), ("t", u.shape[-1]), *self._planned_sizes())
-        return _program(self.strategy, expression, sizes, modes, phase, u.device.type, backward)(self._operands(u))
+        return _program(expression, sizes, modes, phase, u.device.type, backward)(self._operands(u))
 
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
         """A piece with its history, in one chunk or several."""
@@ -244,7 +328,6 @@ def _planned_expression(t: Topology) -> tuple[Expression, str, str]:
 
 @lru_cache(maxsize=4096)
 def _program(
-    strategy: str,
     expression: Expression,
     sizes: tuple[tuple[str, int], ...],
     modes: str,
@@ -252,4 +335,7 @@ def _program(
     device: str,
     backward: bool,
 ) -> Program:
-    return Program(named_plan(strategy, expression, dict(sizes), modes, phase, Device.load(device), backward, None))
+    profile = Device.load(device)
+    return Program(
+        plan_expression(expression, dict(sizes), modes=modes, phase=phase, device=profile, backward=backward)
+    )

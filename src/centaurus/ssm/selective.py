@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from centaurus.kernels.precision import check_precision, without_autocast, working
 from centaurus.layer import Layer, State, check_channels
-from centaurus.ssm.init import DT_RANGE
+from centaurus.ssm.kernel import DT_RANGE, kaiming_uniform
 from centaurus.ssm.topology import Counts, check_arguments
 
 CHUNK = 32
@@ -36,13 +36,17 @@ class S6(Layer):
         self.rank = rank or math.ceil(in_channels / LOW_RANK)
         self.A_log = nn.Parameter(torch.log(torch.arange(1, states + 1).float()).repeat(in_channels, 1))  # i n
         self.E = nn.Parameter(torch.ones(in_channels, states))  # i n
-        self.B = nn.Parameter(_uniform(states, in_channels))  # n i
-        self.C = nn.Parameter(_uniform(states, in_channels))  # n i
-        self.dt_down = nn.Parameter(_uniform(self.rank, in_channels))
-        self.dt_up = nn.Parameter(_uniform(in_channels, self.rank))
+        self.B = nn.Parameter(kaiming_uniform(states, in_channels, fan_in=in_channels))  # n i
+        self.C = nn.Parameter(kaiming_uniform(states, in_channels, fan_in=in_channels))  # n i
+        self.dt_down = nn.Parameter(kaiming_uniform(self.rank, in_channels, fan_in=in_channels))
+        self.dt_up = nn.Parameter(kaiming_uniform(in_channels, self.rank, fan_in=self.rank))
         dt = torch.logspace(math.log10(DT_RANGE[0]), math.log10(DT_RANGE[1]), in_channels)
         self.dt_bias = nn.Parameter(torch.log(torch.expm1(dt)))  # softplus of the bias is Δ
-        self.M = nn.Parameter(_uniform(out_channels, in_channels)) if out_channels is not None else None
+        self.M = (
+            nn.Parameter(kaiming_uniform(out_channels, in_channels, fan_in=in_channels))
+            if out_channels is not None
+            else None
+        )
 
     def undecayed(self) -> list[nn.Parameter]:
         """Parameters that get no weight decay: A and Δ's bias."""
@@ -109,8 +113,3 @@ class S6(Layer):
             reach *= 2
         y = torch.einsum("bint,bnt,in->bit", states, out_of, self.E.to(dtype))
         return y, states[..., -1]
-
-
-def _uniform(rows: int, fan_in: int) -> Tensor:
-    bound = 1 / math.sqrt(fan_in)
-    return torch.empty(rows, fan_in).uniform_(-bound, bound)

@@ -38,11 +38,23 @@ def decayed_and_not(net: nn.Module) -> tuple[list[nn.Parameter], list[nn.Paramet
     return decayed, free
 
 
-def adamw(net: nn.Module, lr: float, decay: float) -> torch.optim.AdamW:
-    """torch's AdamW with its own defaults, in two groups."""
+def parameter_groups(net: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return a network's trainable parameters as groups for any torch optimiser: with weight decay, and without.
+
+    Decay would harm A and Δ of the state-space layers, biases, D and norms: they are in the second group.
+    ``torch.optim.AdamW(ct.parameter_groups(net, weight_decay=0.02), lr=1e-3)``.
+    """
     with_decay, without = decayed_and_not(net)
-    groups = [{"params": with_decay, "weight_decay": decay}, {"params": without, "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
+    groups: list[dict[str, Any]] = [
+        {"params": with_decay, "weight_decay": weight_decay},
+        {"params": without, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def adamw(net: nn.Module, lr: float, decay: float) -> torch.optim.AdamW:
+    """Return torch's AdamW with its own defaults, in two groups."""
+    return torch.optim.AdamW(parameter_groups(net, decay), lr=lr)
 
 
 class Muon(torch.optim.AdamW):

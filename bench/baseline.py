@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fft import irfft, rfft
 
+from centaurus.kernels.program import Program
 from centaurus.planner.expression import Expression
+from centaurus.ssm import SSM
+from centaurus.ssm.layer import _planned_expression
 
 Labelled = tuple[str, Tensor]
+
+
+@contextmanager
+def contracted(net: nn.Module, order: str) -> Iterator[None]:
+    """Run every state-space layer of a network in a named order (``planner.named.NAMES``) within the block."""
+    layers = [module for module in net.modules() if isinstance(module, SSM)]
+    for layer in layers:
+        layer._whole = partial(whole, layer, order)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer._whole
+
+
+def whole(layer: SSM, order: str, u: Tensor) -> Tensor:
+    """A whole signal through a layer: the usual code for ``natural`` and ``paper``, else the plan of that name."""
+    if order in ("natural", "paper"):
+        expression, modes, _ = _planned_expression(layer.topology)
+        return run_baseline(order, expression, layer.topology.before(), layer._operands(u), modes)
+    return Program(layer.plan(u.shape[0], u.shape[-1], order=order))(layer._operands(u))
 
 
 def basis_kernels(log_a: Tensor, weight: Tensor, modes: str, indices: str, length: int) -> Tensor:

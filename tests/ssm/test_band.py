@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from centaurus.ssm import SSM
-from centaurus.ssm.tune import tune
 
 
 def test_every_mode_resonates_where_it_was_put() -> None:
     torch.manual_seed(0)
-    layer = SSM("full", 1, 4, 4).double()
-    tune(layer, 16_000, 60, 6000)
+    layer = SSM("full", 1, 4, 4, band=(60, 6000, 16_000), dtype=torch.float64)
     step, A = layer.log_dt.exp(), torch.complex(-torch.nn.functional.softplus(layer.A_real), layer.A_imag)
     hertz = (A * step).imag * 16_000 / (2 * torch.pi)
     found = hertz.detach().flatten().sort().values
@@ -25,4 +23,4 @@ def test_every_mode_resonates_where_it_was_put() -> None:
 @pytest.mark.parametrize("band", [(0.0, 100.0), (200.0, 100.0), (100.0, 9000.0)])
 def test_a_band_lies_below_half_the_rate(band: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="8000 Hz"):
-        tune(SSM("full", 1, 2, 2), 16_000, *band)
+        SSM("full", 1, 2, 2, band=(*band, 16_000))

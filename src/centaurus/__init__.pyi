@@ -1,0 +1,27 @@
+"""The public names: read by type checkers, and by lazy_loader when a name is first used."""
+
+from . import nn as nn
+from .export.c import export_c as export_c
+from .export.write import export_onnx as export_onnx
+from .kernels.program import temporal_einsum as temporal_einsum
+from .layer import Layer as Layer
+from .layer import reset as reset
+from .models.checkpoint import load as load
+from .models.checkpoint import save as save
+from .models.classifier import classifier as classifier
+from .models.count import count as count
+from .models.denoiser import denoiser as denoiser
+from .models.recognizer import recognizer as recognizer
+from .models.verify import verify as verify
+from .nn.stream import Stream as Stream
+from .planner.device import Device as Device
+from .planner.plan import Plan as Plan
+from .planner.search import plan_expression as plan_expression
+from .runtime.denoise import denoise as denoise
+from .runtime.spot import spot as spot
+from .runtime.transcribe import transcribe as transcribe
+from .ssm.layer import SSM as SSM
+from .ssm.selective import S6 as S6
+from .train.optim import parameter_groups as parameter_groups
+
+__version__: str

@@ -1,0 +1,58 @@
+"""The paper's orders, as the benchmarks run them, are the same function as the recurrence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor
+
+from bench.baseline import contracted
+from centaurus.layer import Layer
+from centaurus.planner.named import NAMES
+from centaurus.ssm import SSM
+from centaurus.ssm.kernel import DISCRETIZATIONS
+from tests.reference import gradients, recurrence, worst
+from tests.ssm.layers import NAMED, OWN, complex_allowed, random_ssm
+
+TIGHT = 1e-9  # largest relative error in fp64: values, states and gradients
+few = settings(max_examples=8, derandomize=True, deadline=None)
+TOPOLOGIES = [(name, complex) for name in [*NAMED, *OWN] for complex in (False, True) if complex_allowed(name, complex)]
+
+RULES = [(*case, rule) for case in TOPOLOGIES for rule in DISCRETIZATIONS if rule == "simple" or case[0] in NAMED]
+
+
+def noise(layer: Layer, channels: int, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """A signal, and a state to start from, that both want gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(batch, channels, length, generator=generator, dtype=torch.float64)
+    state = layer.init_state(batch)
+    assert isinstance(state, Tensor)
+    return u.requires_grad_(), torch.randn(state.shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+@pytest.mark.parametrize("order", NAMES)
+@pytest.mark.parametrize(("topology", "complex"), TOPOLOGIES)
+def test_every_named_order_is_the_same_function(topology: str, complex: bool, order: str) -> None:
+    layer = random_ssm(topology, complex)
+    for batch, length in ((1, 40), (5, 90)):
+        u, _ = noise(layer, layer.in_channels, batch, length, seed=3)
+        inputs = [u, *layer.parameters()]
+        wanted = recurrence(layer, u)[0]
+        with contracted(layer, order):
+            y = layer(u)
+        assert worst([y], [wanted]) <= TIGHT
+        assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+        assert layer.plan(batch, length, order=order).name == order
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 4), (4, 2, 2), (8, 2, 2), (2, 8, 16), (4, 1, 1), (1, 1, 8)])
+def test_the_papers_if_statements(sizes: tuple[int, int, int]) -> None:
+    """Listing 1 chooses by batch, channels and states: each of its branches is the same function."""
+    batch, channels, states = sizes
+    torch.manual_seed(0)
+    layer = SSM("bottleneck", channels, channels, states=states, substates=2).double()
+    u, _ = noise(layer, channels, batch, 50, seed=4)
+    with contracted(layer, "paper"):
+        y = layer(u)
+    assert worst([y], [recurrence(layer, u)[0]]) <= TIGHT
