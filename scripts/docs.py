@@ -1,19 +1,29 @@
-"""Regenerate the parts of the documentation that follow from the source: ``python scripts/docs.py``.
+"""Regenerate what the documentation takes from elsewhere: ``python scripts/docs.py`` (or ``make docs``).
 
-Today that is the file tree of docs/architecture.md, one line a file from the first line of its docstring.
+The file tree of docs/architecture.md has a line for each file, the first of its docstring. A figure stands between two
+comments that say which JSON file it is from, so that no page can contradict another:
+
+    <!--figure models/kws-30.json accuracy.0 {:.1%}-->93.9%<!--/figure-->
+
+The path is relative to docs/; its parts are keys, places in a list, or ``[key=value]`` for the entry that has it.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "centaurus"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((SOURCE / "pretrained").glob("*.md"))]
 BEGIN, END = "<!-- tree: python scripts/docs.py -->\n", "<!-- end of tree -->"
+FIGURE = re.compile(r"<!--figure (?P<file>\S+) (?P<path>.+?) (?P<form>\S*\{[^}]*\}\S*)-->.*?<!--/figure-->", re.DOTALL)
+STEP = re.compile(r"\[(?P<key>[^=\]]+)=(?P<value>[^\]]+)\]|(?P<name>[^.\[]+)")
 WIDTH = 28  # columns of the names
 
 
@@ -39,11 +49,40 @@ def tree() -> str:
     return "\n".join([BEGIN, "```text", "src/centaurus/", *lines(SOURCE), "```", "", END])
 
 
+def value(file: str, path: str) -> Any:
+    """Return one value of a JSON file below docs/."""
+    found = json.loads((DOCS / file).read_text(encoding="utf-8"))
+    for step in STEP.finditer(path):
+        if step["name"] is None:
+            found = next(entry for entry in found if str(entry[step["key"]]) == step["value"])
+        else:
+            found = found[int(step["name"])] if isinstance(found, list) else found[step["name"]]
+    return found
+
+
+def with_figures(text: str) -> str:
+    """Return a page with every figure as its JSON file has it."""
+
+    def filled(match: re.Match[str]) -> str:
+        shown = match["form"].format(value(match["file"], match["path"]))
+        return f"<!--figure {match['file']} {match['path']} {match['form']}-->{shown}<!--/figure-->"
+
+    return FIGURE.sub(filled, text)
+
+
+def with_tree(text: str) -> str:
+    """Return a page with the file tree where it has the marks of one."""
+    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: tree(), text, flags=re.DOTALL)
+
+
 def main() -> None:
-    """Write the tree into docs/architecture.md."""
-    text = ARCHITECTURE.read_text(encoding="utf-8")
-    updated = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: tree(), text, flags=re.DOTALL)
-    ARCHITECTURE.write_text(updated, encoding="utf-8")
+    """Rewrite the pages that have changed."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        updated = with_tree(with_figures(text))
+        if updated != text:
+            page.write_text(updated, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)} is up to date now")
 
 
 if __name__ == "__main__":

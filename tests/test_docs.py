@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from scripts.docs import with_figures
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?P<skip><!-- no-run -->\s*)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -40,3 +42,14 @@ def test_every_source_file_is_in_the_architecture() -> None:
     names = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
     missing = sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", tree))
     assert not missing, f"docs/architecture.md lacks {missing}: run python scripts/docs.py"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_figures_are_those_of_their_files(path: Path) -> None:
+    text = path.read_text()
+    assert with_figures(text) == text, "run python scripts/docs.py"
+
+
+def test_a_figure_follows_its_file() -> None:
+    old = "<!--figure speed/networks.json networks[network=denoiser/hybrid].ratio.paper {:.1f}×-->9.9×<!--/figure-->"
+    assert with_figures(old).endswith("-->4.2×<!--/figure-->")
