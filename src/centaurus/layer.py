@@ -70,6 +70,16 @@ class Layer(nn.Module, ABC):
         frames = self.frames(samples)
         return y if y.shape[-1] == frames else y[..., :frames]
 
+    @final
+    def aligned(self, u: Tensor) -> Tensor:
+        """Output of a whole signal without the delay: ``forward`` of the signal and ``delay`` zeros, less its start."""
+        if not self.delay:
+            return self(u)
+        late = self.delay * self.ratio
+        if late.denominator != 1 or self.delay.denominator != 1:
+            raise ValueError(f"{type(self).__name__} is late by {late} frames, which is not a whole number")
+        return self(nn.functional.pad(u, (0, int(self.delay))))[..., int(late) :]
+
 
 def _lengths(lengths: Tensor | Sequence[int], u: Tensor) -> Tensor:
     sizes = torch.as_tensor(lengths, device=u.device)

@@ -24,6 +24,7 @@ class FakeSettings:
     rate: int = 16_000
     latency: int = 256
     chunk: int = 256
+    delay: int = 0
 
 
 class Echo:
@@ -73,6 +74,43 @@ def test_every_sample_keeps_its_place_at_any_rate(rate: int) -> None:
     assert y.shape == x.shape
     assert y.dtype == np.float32
     assert np.abs(y - x / 2).max() < 1e-3  # half a sample of shift would be 0.01 at 48 kHz, and more below
+
+
+def late(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
+    """Sessions that answer half of what they heard, ``delay`` samples late."""
+
+    class Late(Echo):
+        settings = FakeSettings(latency=256 + delay, delay=delay)
+
+        def __init__(self, rows: int) -> None:
+            self._waiting = np.zeros((rows, delay), np.float32)
+
+        def flush(self) -> NDArray[np.float32]:
+            rest = self._waiting[:, : self._waiting.shape[1] - delay] / 2
+            self._waiting = np.zeros((len(rest), delay), np.float32)
+            return rest
+
+    monkeypatch.setattr(sys.modules[Denoiser.__module__], "open_for", lambda task, model, batch, threads: Late(batch))
+
+
+@pytest.mark.parametrize("rate", [16_000, 44_100])
+@pytest.mark.parametrize("delay", [128, 700])
+def test_a_network_that_answers_late_gives_aligned_files(
+    monkeypatch: pytest.MonkeyPatch, rate: int, delay: int
+) -> None:
+    late(monkeypatch, delay)
+    x = tone(rate, 0.3, channels=2)
+    job = Denoiser("any", rate, 2)
+    for _ in range(2):
+        y = in_pieces(job, x, [1, 100, 5000])
+        assert y.shape == x.shape
+        assert np.abs(y - x / 2).max() < 1e-3
+    assert job.latency == (256 + delay) / 16_000
+    live = Denoiser("any", rate, 1, block=100)
+    found = [live.process(piece) for piece in np.split(x[0, : 100 * (x.shape[1] // 100)], x.shape[1] // 100)]
+    assert live.delay >= delay * rate // 16_000
+    kept = np.concatenate(found)[live.delay :]
+    assert np.abs(kept - x[0, : len(kept)] / 2).max() < 1e-3
 
 
 @pytest.mark.usefixtures("echo")

@@ -55,8 +55,8 @@ def _session(model: str) -> Engine:
     known = session.settings
 
     def run(x: Any) -> Any:
-        pieces = [session.process(x), session.flush()]
-        return np.concatenate(pieces, axis=-1)
+        pieces = [session.process(np.pad(x, (0, known.delay))), session.flush()]
+        return np.concatenate(pieces, axis=-1)[..., known.frames(known.delay) :]
 
     return Engine(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run)
 
@@ -73,7 +73,7 @@ def _network(model: str) -> Engine:
     @torch.inference_mode()
     def run(x: Any) -> Any:
         audio = torch.nn.functional.pad(torch.from_numpy(x), (0, -len(x) % PIECE))
-        return net(audio[None, None])[0, :, : net.frames(len(x))].numpy()
+        return net.aligned(audio[None, None])[0, :, : net.frames(len(x))].numpy()
 
     meaning = {"classifier": "classes", "recognizer": "tokens"}.get(net.task)
     if meaning is not None and not known.get(meaning):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.export.graph import Graph, Signal, array
+from centaurus.export.spectral import lower_analysis, lower_compress, lower_delay, lower_mel, lower_synthesis
 from centaurus.export.ssm import lower_ssm
 from centaurus.layer import Layer
 from centaurus.models.classifier import Dense
@@ -17,7 +18,8 @@ from centaurus.nn.blocks import Activation
 from centaurus.nn.finish import EPS
 from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
 from centaurus.nn.level import FLOOR, Leveled
-from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
+from centaurus.nn.memory import CausalConv, DCBlock, Delay, RunningMean, WindowedMean
+from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
 from centaurus.ssm import S6, SSM
 
 NARROW, MANY = 8, 256  # up to so many channels and from so many frames on, the norm operator is the slower way
@@ -197,6 +199,43 @@ def _with_past(g: Graph, u: Signal, name: str, frames: int) -> str:
     x = g.concat(state, u.name, axis=2)
     g.keep(state, g.part(x, u.frames, u.frames + frames, 2))
     return x
+
+
+@lower.register
+def _(layer: Analysis, g: Graph, u: Signal, name: str) -> Signal:
+    return lower_analysis(g, layer, u, name)
+
+
+@lower.register
+def _(layer: Synthesis, g: Graph, u: Signal, name: str) -> Signal:
+    return lower_synthesis(g, layer, u, name)
+
+
+@lower.register
+def _(layer: Compress, g: Graph, u: Signal, name: str) -> Signal:
+    return lower_compress(g, layer, u, name)
+
+
+@lower.register
+def _(layer: Mel, g: Graph, u: Signal, name: str) -> Signal:
+    return lower_mel(g, layer, u, name)
+
+
+@lower.register
+def _(layer: Delay, g: Graph, u: Signal, name: str) -> Signal:
+    return lower_delay(g, layer, u, name)
+
+
+@lower.register
+def _(layer: Mask, g: Graph, u: Signal, name: str) -> Signal:
+    mask = lower(layer.body, g, u, _inner(name, "body"))
+    late = lower(layer.wait, g, u, _inner(name, "wait"))
+    real, imaginary = g.split(mask.name, [layer.bins, layer.bins])
+    re, im = g.split(late.name, [layer.bins, layer.bins])
+    real = g.add(real, g.constant(1.0))
+    y_re = g.node("Sub", g.multiply(real, re), g.multiply(imaginary, im))
+    y_im = g.add(g.multiply(real, im), g.multiply(imaginary, re))
+    return u._replace(name=g.concat(y_re, y_im))
 
 
 @lower.register

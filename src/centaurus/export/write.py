@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import tempfile
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +98,8 @@ def build(net: Network, chunk: int, name: str, card: str | None) -> bytes:
         rate=int(given["sample_rate"]),
         hop=net.hop,
         chunk=chunk,
-        latency=chunk,
+        delay=ceil(net.delay),
+        latency=chunk + ceil(net.delay),
         ratio=net.ratio,
         features=y.channels,
         classes=_words(given, "classes"),

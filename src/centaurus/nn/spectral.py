@@ -67,7 +67,7 @@ def _filters(shape: tuple[int, int], band: tuple[float, ...], dtype: torch.dtype
 def stages(window: int, rows: int) -> tuple[int, int]:
     """How a transform of ``window`` samples is split into two: (columns, length), columns · length = window.
 
-    The columns divide ``rows`` too, the samples that are wanted; ``length`` is even. This split takes the fewest products.
+    The columns divide ``rows`` too, the samples that are wanted; ``length`` is even. This split has fewest products.
     """
     possible = [a for a in range(1, window // 2 + 1) if window % (2 * a) == 0 and rows % a == 0]
     return min(((a, window // a) for a in possible), key=lambda split: transform_products(*split, rows))

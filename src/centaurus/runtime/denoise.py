@@ -69,6 +69,7 @@ class Denoiser:
         self._dry: Block = np.zeros((self.channels, 0), np.float32)  # the input that has no output yet
         self._ready: Block = self._dry
         self._late: Block = np.zeros((self.channels, self.delay), np.float32)  # output that is due in later blocks
+        self._early = self.session.settings.delay  # samples of the network that belong before the start
 
     @property
     def repaired(self) -> int:
@@ -92,7 +93,7 @@ class Denoiser:
         """Clean samples at the input's rate, shaped like ``x``: those that are ready, or with ``block`` as many."""
         rows = self._rows(x)
         self._dry = np.concatenate([self._dry, rows], axis=1)
-        clean = self._give(self._back.process(self.session.process(self._intake.process(rows))))
+        clean = self._give(self._back.process(self._at_place(self.session.process(self._intake.process(rows)))))
         if self.block is not None:
             late = np.concatenate([self._late, clean], axis=1)
             clean, self._late = late[:, : self.block], late[:, self.block :]
@@ -100,13 +101,21 @@ class Denoiser:
 
     def flush(self) -> Block:
         """The samples that are left, shaped like the last ones; then a new stream may begin."""
-        clean = [self.session.process(self._intake.flush()), self.session.flush().reshape(self.channels, -1)]
+        silence = np.zeros((self.channels, self.session.settings.delay), np.float32)
+        clean = [self.session.process(np.concatenate([self._intake.flush(), silence], axis=1))]
+        clean = [self._at_place(x) for x in (*clean, self.session.flush().reshape(self.channels, -1))]
         tail = np.concatenate([self._back.process(np.concatenate(clean, axis=1)), self._back.flush()], axis=1)
         missing = self._dry.shape[1] - self._ready.shape[1] - tail.shape[1]
         last = self._give(np.pad(tail, ((0, 0), (0, max(0, missing)))))
         last = np.concatenate([self._late, last], axis=1) if self.block is not None else last
         self._start()  # resampling there and back may end a few samples late
         return last[0] if self._single else last
+
+    def _at_place(self, clean: Block) -> Block:
+        """The network's output without its delay: every sample where it was in the input."""
+        dropped = min(self._early, clean.shape[1])
+        self._early -= dropped
+        return clean[:, dropped:]
 
     def _rows(self, x: ArrayLike) -> Block:
         samples = np.asarray(x, np.float32)
@@ -129,12 +138,15 @@ def _shortage(settings: Settings, rate: int, block: int) -> int:
     into, back = Resampler(rate, settings.rate, 1), Resampler(settings.rate, rate, 1)
     silence = np.zeros((1, block), np.float32)
     taken = waiting = given = worst = 0
+    early = settings.delay
     while taken < SETTLED * rate:
         taken += block
         waiting += into.process(silence).shape[1]
         ready = waiting // settings.chunk * settings.chunk
         waiting -= ready
-        given += back.process(np.zeros((1, ready), np.float32)).shape[1]
+        dropped = min(early, ready)
+        early -= dropped
+        given += back.process(np.zeros((1, ready - dropped), np.float32)).shape[1]
         worst = max(worst, taken - given)
     return worst
 

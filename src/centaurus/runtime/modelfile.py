@@ -16,6 +16,7 @@ KEY = "centaurus"
 VERSION = 1
 TASKS = ("denoiser", "classifier", "recognizer")
 MOST = {"rate": 1_000_000, "hop": 1 << 20, "chunk": 1 << 24, "latency": 1 << 24, "features": 1 << 20}
+MOST_DELAY = 1 << 24
 MOST_STATES, MOST_AXES, MOST_STATE_NUMBERS, MOST_WORDS = 4096, 8, 1 << 26, 1 << 20
 
 
@@ -38,8 +39,8 @@ class StateShape(NamedTuple):
 class Settings:
     """A model's task, rate and pieces, what its outputs mean, and the states it carries.
 
-    ``chunk`` samples go in at a time, a multiple of ``hop``; a sample waits at most ``latency`` samples for its result;
-    ``ratio`` frames come out for every sample.
+    ``chunk`` samples go in at a time, a multiple of ``hop``; ``ratio`` frames come out for every sample. The output of
+    a sample stands ``delay`` samples after its place, so it comes at most ``latency`` = chunk + delay samples later.
     """
 
     task: str
@@ -47,6 +48,7 @@ class Settings:
     rate: int
     hop: int
     chunk: int
+    delay: int
     latency: int
     ratio: Fraction
     features: int
@@ -73,6 +75,7 @@ class Settings:
             "rate": self.rate,
             "hop": self.hop,
             "chunk": self.chunk,
+            "delay": self.delay,
             "latency": self.latency,
             "ratio": [self.ratio.numerator, self.ratio.denominator],
             "features": self.features,
@@ -119,6 +122,7 @@ def _settings(data: Any) -> Settings:
         rate=whole["rate"],
         hop=whole["hop"],
         chunk=whole["chunk"],
+        delay=_delay(data),
         latency=whole["latency"],
         ratio=ratio,
         features=whole["features"],
@@ -133,6 +137,14 @@ def _whole(data: Mapping[str, Any], key: str, most: int) -> int:
     value = data.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ValueError(f"{key} should be a whole number from 1 to {most}, got {_short(value)}")
+    return value
+
+
+def _delay(data: Mapping[str, Any]) -> int:
+    """The delay in samples; files from before there was one have none."""
+    value = data.get("delay", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_DELAY:
+        raise ValueError(f"delay should be a whole number from 0 to {MOST_DELAY}, got {_short(value)}")
     return value
 
 

@@ -142,6 +142,16 @@ def _slice(x: Operands) -> list[Shape]:
     return [tuple(shape)]
 
 
+def _gather(x: Operands) -> list[Shape]:
+    """The places are a constant, none of them outside the axis."""
+    _count(x, 2, 2)
+    axis, places = _axis(x.integer("axis", 0), x.shapes[0]), x.constant(1)
+    size = x.shapes[0][axis]
+    if not all(-size <= place < size for place in places):
+        raise ValueError(f"places from {min(places)} to {max(places)} are not all within an axis of {size}")
+    return [(*x.shapes[0][:axis], *x.shapes[1], *x.shapes[0][axis + 1 :])]
+
+
 def _reshape(x: Operands) -> list[Shape]:
     _count(x, 2, 2)
     if x.integer("allowzero", 0):
@@ -205,8 +215,11 @@ OPERATORS: dict[str, Callable[[Operands], list[Shape]]] = {
     "Add": _broadcast,
     "Concat": _concat,
     "Div": _broadcast,
+    "Exp": _same,
+    "Gather": _gather,
     "Identity": _same,
     "LayerNormalization": _normalize,
+    "Log": _same,
     "MatMul": _matmul,
     "Min": _broadcast,
     "Mul": _broadcast,

@@ -13,6 +13,7 @@ from centaurus.verification import Law, Verification
 
 Samples = NDArray[np.float32]
 ROWS, TOLERANCE = 3, 1e-4
+DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this part of a hop
 
 
 def verify_file(path: str | Path, extra: Sequence[Law] = (), seed: int = 0) -> Verification:
@@ -31,6 +32,8 @@ def verify_file(path: str | Path, extra: Sequence[Law] = (), seed: int = 0) -> V
         Law("silence and full scale stay finite", _finite(session, samples), 0.0),
         *extra,
     ]
+    if s.delay:
+        laws.append(Law("delay is what the settings say, in samples", _lateness(session), s.hop // DELAY_SHARE))
     return Verification(tuple(laws))
 
 
@@ -90,6 +93,19 @@ def _joined(session: Session, signal: Samples, whole: Samples) -> float:
     hops = shifted.shape[-1] // session.settings.hop  # within the last one the two signals differ
     frames = session.settings.frames(hops * session.settings.hop)
     return error(found[row][..., :frames], whole[row][..., :frames])
+
+
+def _lateness(session: Session) -> float:
+    """Samples between where an impulse in noise comes out and where the settings say it should."""
+    s, rng = session.settings, np.random.default_rng(0)
+    samples = 4 * s.chunk + 2 * s.delay + 8 * s.hop
+    noise = np.repeat(0.01 * rng.standard_normal((1, samples)), ROWS, axis=0).astype(np.float32)
+    at = [s.chunk + s.hop + k * (s.hop // ROWS) for k in range(ROWS)]
+    struck = noise.copy()
+    struck[range(ROWS), at] += 1
+    response = np.abs(run(session, struck, [samples]) - run(session, noise, [samples]))
+    aligned = np.stack([row[k : k + 2 * s.delay + 4 * s.hop] for row, k in zip(response, at, strict=True)])
+    return float(abs(int(aligned.sum(0).argmax()) - s.delay))
 
 
 def _finite(session: Session, samples: int) -> float:

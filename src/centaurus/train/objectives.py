@@ -124,7 +124,7 @@ class Clean(Objective):
         super().__init__(net, read_weights(weights, (*losses.WAVE_LOSSES, *RELATIVE_LOSSES)))
 
     def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (self.net(batch["audio"]),)
+        return (self.net.aligned(batch["audio"]),)
 
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
         estimate, clean = outputs[0].float(), batch["clean"]
@@ -134,7 +134,7 @@ class Clean(Objective):
 
     def measure(self, net: Network, batch: Batch) -> Sums:
         clean, lengths = batch["clean"], batch["samples"].tolist()
-        estimate = net(batch["audio"]).float()
+        estimate = net.aligned(batch["audio"]).float()
         final = sum(w.last * self.term(w.name, (estimate,), batch) for w in self.weights)
         sums: Sums = {"loss": (float(final) * len(lengths), len(lengths))}
         for name, signal in (("si_sdr", estimate), ("si_sdr_before", batch["audio"])):
@@ -144,7 +144,7 @@ class Clean(Objective):
 
     def examples(self, net: Network, batch: Batch) -> list[Example]:
         samples = int(batch["samples"][0])
-        named = {"noisy": batch["audio"], "clean": batch["clean"], "estimate": net(batch["audio"])}
+        named = {"noisy": batch["audio"], "clean": batch["clean"], "estimate": net.aligned(batch["audio"])}
         return [Example(name, x[0, 0, :samples]) for name, x in named.items()]
 
 
