@@ -56,6 +56,23 @@ def test_pieces_report_what_the_whole_reports(cuts: list[int], seed: int) -> Non
     assert found == whole
 
 
+@settings(max_examples=30)
+@given(st.integers(0, 999))
+def test_skipping_quiet_frames_changes_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = np.repeat(rng.standard_normal((3, 30)) * 4, rng.integers(1, 20), axis=1)
+    spotting = Spotting(CLASSES, FRAME, Smoothing(window=0.02, refractory=float(rng.uniform(0, 0.2))))
+    whole = spotting.push(x) + spotting.flush()
+    frames = [k for frame in range(x.shape[1]) for k in spotting.push(x[:, frame : frame + 1])] + spotting.flush()
+    assert frames == whole
+
+
+def test_words_restrict_what_is_reported_and_nothing_else() -> None:
+    x = np.concatenate([track({10: 0.9}, 70), track({0: 0.8, 30: 0.01}, 60, word=1)], axis=1)
+    spotting = Spotting(CLASSES, FRAME, Smoothing(window=0.0), words=["no"])
+    assert [k.word for k in spotting.push(x) + spotting.flush()] == ["no"]
+
+
 def test_a_keyword_is_reported_once_with_its_peak() -> None:
     assert spot(track({20: 0.7, 22: 0.9, 24: 0.65, 30: 0.01}, 60)) == [("yes", 0.21, 0.9)]
     assert spot(track({20: 0.5, 30: 0.01}, 60)) == []
@@ -111,7 +128,9 @@ def test_bad_settings_are_named(arguments: dict[str, float], message: str) -> No
 
 
 def test_classes_must_leave_something_to_report() -> None:
-    with pytest.raises(ValueError, match="background"):
+    with pytest.raises(ValueError, match="no word at all"):
         Spotting(["background"], FRAME)
+    with pytest.raises(ValueError, match="maybe.*yes, no"):
+        Spotting(CLASSES, FRAME, words=["yes", "maybe"])
     with pytest.raises(ValueError, match=r"\(3, frames\)"):
         Spotting(CLASSES, FRAME).push(np.zeros((2, 4)))

@@ -1,14 +1,14 @@
-"""Keywords out of class logits: probabilities averaged over a moment, a threshold, and one report a word.
+"""Keywords from class logits: probabilities averaged over several frames, a threshold, and one report per word.
 
 A keyword begins where its averaged probability reaches the threshold, is reported at its peak (or ``PATIENCE`` after it
 began, whichever is sooner), and can be reported again only after its probability has fallen below the release level and
-the refractory time has passed. Fed piece by piece; the pieces do not matter.
+the refractory time has passed. The input may be split into pieces of any length without changing the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from centaurus.decode.posterior import check_frames, softmax
 
 PATIENCE = 0.5  # seconds from the threshold to the report, at most
+BACKGROUND = "background"  # the class of everything that is not a keyword
 
 
 @dataclass(frozen=True)
 class Keyword:
-    """A keyword heard: ``time`` is when it reached the threshold, ``confidence`` its peak probability."""
+    """A detected keyword: ``time`` is when it reached the threshold, ``confidence`` its peak probability."""
 
     word: str
     time: float
@@ -29,7 +30,11 @@ class Keyword:
 
 @dataclass(frozen=True)
 class Smoothing:
-    """How sure and how long: probabilities in [0, 1], times in seconds. ``release`` is where a keyword ends."""
+    """When a keyword is reported: probabilities in [0, 1], times in seconds.
+
+    ``threshold`` is compared with the probability averaged over ``window``; ``release`` is the level below which a
+    keyword has ended (0.8 of the threshold if not given); ``refractory`` is the shortest time between two reports.
+    """
 
     threshold: float = 0.6
     release: float | None = None
@@ -49,6 +54,10 @@ class Smoothing:
         """The release level: 0.8 of the threshold if none is given."""
         return 0.8 * self.threshold if self.release is None else self.release
 
+    def at(self, threshold: float) -> Smoothing:
+        """The same smoothing with another threshold, and a release level in proportion to it."""
+        return replace(self, threshold=threshold, release=None)
+
 
 class MovingMean:
     """The mean of the last ``frames`` frames, of fewer at the beginning; (features, frames) in and out."""
@@ -58,7 +67,7 @@ class MovingMean:
         self.reset()
 
     def reset(self) -> None:
-        """As new."""
+        """Forget the past."""
         self._past: NDArray[np.float64] = np.zeros((self.features, 0))
 
     def push(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -68,59 +77,56 @@ class MovingMean:
         total = np.zeros((self.features, new))
         for k in range(self.frames):  # always in this order, so that a sum does not depend on the pieces
             total += line[:, k : k + new]
-        heard = np.minimum(np.arange(past + 1, past + new + 1), self.frames)
+        seen = np.minimum(np.arange(past + 1, past + new + 1), self.frames)
         self._past = line[:, line.shape[1] - min(past + new, self.frames - 1) :]
-        return total / heard
+        return total / seen
 
 
-class Spotting:
-    """Keywords from logits (classes, frames). ``ignored`` classes, such as the background, are never reported."""
+class Decision:
+    """Reports from scores (words, frames) that are averaged already: threshold, peak, hysteresis, refractory time."""
 
-    def __init__(
-        self,
-        classes: Sequence[str],
-        seconds: float,
-        smoothing: Smoothing | None = None,
-        ignored: Sequence[str] = ("background",),
-    ) -> None:
-        self.classes, self.seconds = tuple(classes), seconds
-        self.smoothing = smoothing or Smoothing()
-        self._keywords = [k for k, name in enumerate(self.classes) if name not in ignored]
-        if not self._keywords:
-            raise ValueError(f"no class is left to report of {', '.join(self.classes) or 'none'}")
-        self._mean = MovingMean(len(self.classes), max(1, round(self.smoothing.window / seconds)))
-        self._refractory = round(self.smoothing.refractory / seconds)
+    def __init__(self, words: Sequence[str], seconds: float, smoothing: Smoothing) -> None:
+        self.words, self.seconds, self.smoothing = tuple(words), seconds, smoothing
+        self._refractory = round(smoothing.refractory / seconds)
         self._patience = max(1, round(PATIENCE / seconds))
         self.reset()
 
     def reset(self) -> None:
-        """As new."""
-        self._mean.reset()
-        self._armed = np.ones(len(self._keywords), bool)  # which have been below the release level since their report
+        """Forget the past."""
+        self._armed = np.ones(len(self.words), bool)  # which have been below the release level since their report
         self._frame = 0
         self._rising = -1  # the keyword above the threshold that waits for its peak
         self._began = self._quiet_until = 0
         self._peak = 0.0
 
-    def push(self, logits: NDArray[np.floating]) -> list[Keyword]:
-        """The keywords to report within these frames."""
-        check_frames(logits, len(self.classes), "classes")
-        scores = self._mean.push(softmax(logits))[self._keywords]
-        low = scores < self.smoothing.low
+    def push(self, scores: NDArray[np.float64]) -> list[Keyword]:
+        """The keywords to report within these frames. Frames in which nothing can happen cost nothing."""
         found: list[Keyword] = []
-        for k, leader in enumerate(scores.argmax(axis=0).tolist()):
-            self._armed |= low[:, k]
-            found += self._look(leader, scores[:, k])
-            self._frame += 1
+        low = scores < self.smoothing.low
+        loud = np.flatnonzero(scores.max(axis=0, initial=0.0) >= self.smoothing.threshold)
+        first, frames, start = 0, scores.shape[1], self._frame
+        while first < frames:
+            if self._rising < 0:  # go to the next frame in which a word could begin
+                later = loud[np.searchsorted(loud, first) :]
+                target = int(later[0]) if len(later) else frames
+                self._armed |= low[:, first:target].any(axis=1)
+                first = target
+                if first == frames:
+                    break
+            self._frame = start + first
+            self._armed |= low[:, first]
+            found += self._look(scores[:, first])
+            first += 1
+        self._frame = start + frames
         return found
 
     def flush(self) -> list[Keyword]:
-        """The keyword that was still rising; then as new."""
+        """The keyword that was still rising; then forget the past."""
         found = self._report() if self._rising >= 0 else []
         self.reset()
         return found
 
-    def _look(self, leader: int, scores: NDArray[np.float64]) -> list[Keyword]:
+    def _look(self, scores: NDArray[np.float64]) -> list[Keyword]:
         found: list[Keyword] = []
         if self._rising >= 0:
             score = float(scores[self._rising])
@@ -128,6 +134,7 @@ class Spotting:
                 self._peak = score
             else:
                 found = self._report()
+        leader = int(scores.argmax())
         free = self._rising < 0 and self._frame >= self._quiet_until
         if free and self._armed[leader] and scores[leader] >= self.smoothing.threshold:
             self._rising, self._began, self._peak = leader, self._frame, float(scores[leader])
@@ -135,6 +142,52 @@ class Spotting:
         return found
 
     def _report(self) -> list[Keyword]:
-        word = self.classes[self._keywords[self._rising]]
+        word = self.words[self._rising]
         self._rising, self._quiet_until = -1, self._began + self._refractory
         return [Keyword(word, (self._began + 1) * self.seconds, self._peak)]
+
+
+class Spotting:
+    """Keywords from logits (classes, frames), ``seconds`` apart.
+
+    ``words`` are the classes that may be reported, by default all but the background: probabilities are still those
+    over all classes, so that leaving words out only removes reports.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        seconds: float,
+        smoothing: Smoothing | None = None,
+        words: Sequence[str] | None = None,
+    ) -> None:
+        self.classes, self.seconds = tuple(classes), seconds
+        self.smoothing = smoothing or Smoothing()
+        chosen = [name for name in self.classes if name != BACKGROUND] if words is None else list(words)
+        unknown = [word for word in chosen if word not in self.classes or word == BACKGROUND]
+        if unknown or not chosen:
+            known = ", ".join(name for name in self.classes if name != BACKGROUND) or "none"
+            raise ValueError(f"cannot report {', '.join(unknown) or 'no word at all'}: the model's words are {known}")
+        self.words = tuple(chosen)
+        self._chosen = [self.classes.index(word) for word in chosen]
+        self._mean = MovingMean(len(self.classes), max(1, round(self.smoothing.window / seconds)))
+        self._decision = Decision(chosen, seconds, self.smoothing)
+
+    def reset(self) -> None:
+        """Forget the past."""
+        self._mean.reset()
+        self._decision.reset()
+
+    def scores(self, logits: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Averaged probabilities (words, frames) of the words that may be reported."""
+        check_frames(logits, len(self.classes), "classes")
+        return self._mean.push(softmax(logits))[self._chosen]
+
+    def push(self, logits: NDArray[np.floating]) -> list[Keyword]:
+        """The keywords to report within these frames."""
+        return self._decision.push(self.scores(logits))
+
+    def flush(self) -> list[Keyword]:
+        """The keyword that was still rising; then forget the past."""
+        self._mean.reset()
+        return self._decision.flush()

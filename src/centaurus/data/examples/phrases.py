@@ -127,7 +127,7 @@ class Phrases:
                 x, begin, end = x[begin:end], 0, end - begin
             if said and self.length is not None and at + len(x) + first > self.length:
                 break
-            placed.append((at, to_level(_faded(x), -20 + rng.uniform(-3, 3))))
+            placed.append((at, to_level(faded(x), -20 + rng.uniform(-3, 3))))
             said.append(Spoken(clip.labels["word"], at + begin, at + end))
             at += len(x) + round(rng.uniform(*how.gap) * rate)
         total = placed[-1][0] + len(placed[-1][1]) + first
@@ -163,7 +163,7 @@ def bounds(x: Samples) -> tuple[int, int]:
     return max(0, int(loud[0]) - MARGIN) * FRAME, min(len(x), (int(loud[-1]) + 1 + MARGIN) * FRAME)
 
 
-def _faded(x: Samples) -> Samples:
+def faded(x: Samples) -> Samples:
     """A word that comes in and goes out softly."""
     edge = min(FADE, len(x) // 2)
     ramp = np.linspace(0, 1, edge, dtype=np.float32)

@@ -1,0 +1,189 @@
+"""Measure a keyword spotter as it is used: one continuous stream, never reset, counted after its first minute.
+
+Misses come from words at known places in continuous sound, false alarms from hours of sound without any of the words.
+Both are read from the same scores for a range of thresholds, which gives the curve of misses against false alarms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio.level import dbfs, gain
+from centaurus.data.phrases import Spoken, bounds, faded
+from centaurus.decode.keywords import Decision, Keyword, Spotting
+
+Samples = NDArray[np.float32]
+Scores = NDArray[np.float64]
+Push = Callable[[Samples], NDArray[np.floating[Any]]]
+"""The next samples (t,) of a stream to its next logits (classes, frames)."""
+
+WARM_UP = 60.0  # seconds of a stream that are not counted: a model that goes deaf has gone deaf by then
+PAUSES = (0.3, 3.0)  # seconds between two words
+WORD_LEVEL = -25.0  # dBFS of every word
+LATEST = 0.75  # seconds after the end of a word within which its report counts
+PIECE = 1 << 16  # samples of a stream that are composed and measured at a time
+HUM = (50.0, 100.0, 150.0, 250.0)  # Hz: mains hum and its strongest harmonics
+THRESHOLDS = tuple(round(float(p), 4) for p in 1 / (1 + np.exp(-np.linspace(-3.0, 7.0, 41))))
+
+
+class Point(NamedTuple):
+    """What a threshold does: the share of words missed, and false alarms an hour with their 95 % upper bound."""
+
+    threshold: float
+    misses: float
+    alarms: int
+    alarms_per_hour: float
+    at_most: float
+
+
+@dataclass
+class Words:
+    """Scores (words, frames) of a stream with words in it, where they are, and the seconds between frames."""
+
+    scores: Scores
+    spoken: list[Spoken]
+    rate: int
+    seconds: float
+
+
+@dataclass
+class Others:
+    """Scores of sound without any of the words, and how many hours of it there are."""
+
+    scores: Scores
+    hours: float
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """Reports of a stream against what was said: hits, wrong words, reports where no word was, delays in seconds."""
+
+    words: int = 0
+    hits: int = 0
+    wrong: int = 0
+    between: int = 0
+    delays: list[float] = field(default_factory=list)
+
+    @property
+    def recall(self) -> float:
+        """The share of words that were reported as themselves."""
+        return self.hits / self.words if self.words else 0.0
+
+
+def most_alarms(count: int) -> float:
+    """The 95 % upper bound of a Poisson mean of which ``count`` were seen: 3 for none (the rule of three)."""
+    seen = np.arange(count + 1)
+    log_factorials = np.cumsum(np.log(np.maximum(1, seen)))
+    low, high = float(count), count + 10.0 + 4 * math.sqrt(count + 1)
+    for _ in range(60):
+        mean = (low + high) / 2
+        log_terms = seen * math.log(mean) - mean - log_factorials
+        low, high = (mean, high) if np.exp(log_terms).sum() > 0.05 else (low, mean)
+    return high
+
+
+def background(kind: str, frames: int, rate: int, rng: np.random.Generator) -> Samples:
+    """Continuous sound to put words in: ``silence`` (digital zeros), ``white`` noise or mains ``hum``."""
+    if kind == "silence":
+        return np.zeros(frames, np.float32)
+    if kind == "white":
+        return rng.standard_normal(frames, np.float32)
+    if kind == "hum":
+        time = np.arange(frames) / rate
+        parts = [np.sin(2 * np.pi * hertz * time + rng.uniform(0, 2 * np.pi)) / k for k, hertz in enumerate(HUM, 1)]
+        return np.sum(parts, axis=0).astype(np.float32)
+    raise ValueError(f"the background is silence, white, hum or a recording, got {kind!r}")
+
+
+def compose(
+    words: Iterable[tuple[str, Samples]],
+    sound: Samples,
+    below_db: float,
+    rate: int,
+    rng: np.random.Generator,
+    pauses: tuple[float, float] = PAUSES,
+) -> tuple[Samples, list[Spoken]]:
+    """Words at one level, a pause before each, on a background ``below_db`` quieter; and where the words are.
+
+    The background repeats as often as needed. The first minute has background and words that are not listed.
+    """
+    pieces: list[Samples] = []
+    spoken: list[Spoken] = []
+    at = 0
+    for name, clip in words:
+        first, last = bounds(clip)
+        word = faded(clip[first:last])
+        pause = round(rng.uniform(*pauses) * rate)
+        at += pause
+        if at >= WARM_UP * rate:
+            spoken.append(Spoken(name, at, at + len(word)))
+        pieces += [np.zeros(pause, np.float32), word * gain(WORD_LEVEL - dbfs(word))]
+        at += len(word)
+    pieces.append(np.zeros(rate, np.float32))
+    stream = np.concatenate(pieces)
+    if np.any(sound):
+        bed = np.resize(sound, len(stream))
+        stream += bed * gain(WORD_LEVEL - below_db - dbfs(sound))
+    return stream, spoken
+
+
+def score(push: Push, spotting: Spotting, stream: Iterable[Samples]) -> Scores:
+    """Scores (words, frames) of a stream, continuous over all its pieces."""
+    found = [spotting.scores(push(piece)) for clip in stream for piece in _pieces(clip)]
+    return np.concatenate(found, axis=1)
+
+
+def _pieces(clip: Samples) -> Iterator[Samples]:
+    for first in range(0, len(clip), PIECE):
+        yield clip[first : first + PIECE]
+
+
+def reports(scores: Scores, spotting: Spotting, threshold: float) -> list[Keyword]:
+    """What would be reported at a threshold."""
+    decision = Decision(spotting.words, spotting.seconds, spotting.smoothing.at(threshold))
+    return decision.push(scores) + decision.flush()
+
+
+def outcome(heard: Sequence[Keyword], said: Words) -> Outcome:
+    """Match reports with words: each word takes the first report of itself from its start to ``LATEST`` after its end."""
+    result = Outcome(words=len(said.spoken))
+    first = said.spoken[0].start / said.rate if said.spoken else WARM_UP
+    left = [keyword for keyword in heard if keyword.time >= first]
+    for spoken in said.spoken:
+        begin, end = spoken.start / said.rate, spoken.end / said.rate
+        near = [k for k in left if begin <= k.time <= end + LATEST]
+        own = next((k for k in near if k.word == spoken.word), None)
+        if own is not None:
+            result.hits += 1
+            result.delays.append(own.time - end)
+            left.remove(own)
+        elif near:
+            result.wrong += 1
+            left.remove(near[0])
+    result.between = len(left)
+    return result
+
+
+def curve(said: Words, others: Others, spotting: Spotting, thresholds: Sequence[float] = THRESHOLDS) -> list[Point]:
+    """Misses and false alarms an hour at every threshold."""
+    points = []
+    for threshold in thresholds:
+        misses = 1 - outcome(reports(said.scores, spotting, threshold), said).recall
+        count = len(reports(others.scores, spotting, threshold))
+        points.append(Point(threshold, misses, count, count / others.hours, most_alarms(count) / others.hours))
+    return points
+
+
+def threshold_for(points: Sequence[Point], alarms_per_hour: float) -> Point:
+    """The point with the fewest misses among those with at most so many false alarms an hour; else the fewest alarms."""
+    allowed = [point for point in points if point.alarms_per_hour <= alarms_per_hour]
+    if allowed:
+        return min(allowed, key=lambda point: (point.misses, -point.threshold))
+    return min(points, key=lambda point: (point.alarms_per_hour, point.misses))
