@@ -130,7 +130,7 @@ def test_bad_settings_are_named(arguments: dict[str, float], message: str) -> No
 def test_classes_must_leave_something_to_report() -> None:
     with pytest.raises(ValueError, match="no word at all"):
         Spotting(["background"], FRAME)
-    with pytest.raises(ValueError, match="maybe.*yes, no"):
+    with pytest.raises(ValueError, match=r"maybe.*yes, no"):
         Spotting(CLASSES, FRAME, words=["yes", "maybe"])
     with pytest.raises(ValueError, match=r"\(3, frames\)"):
         Spotting(CLASSES, FRAME).push(np.zeros((2, 4)))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio.level import dbfs, gain
-from centaurus.data.phrases import Spoken, bounds, faded
+from centaurus.data.examples.phrases import Spoken, bounds, faded
 from centaurus.decode.keywords import Decision, Keyword, Spotting
 
 Samples = NDArray[np.float32]
@@ -152,7 +152,7 @@ def reports(scores: Scores, spotting: Spotting, threshold: float) -> list[Keywor
 
 
 def outcome(heard: Sequence[Keyword], said: Words) -> Outcome:
-    """Match reports with words: each word takes the first report of itself from its start to ``LATEST`` after its end."""
+    """Match reports with words: each takes the first report of itself, from its start to ``LATEST`` after its end."""
     result = Outcome(words=len(said.spoken))
     first = said.spoken[0].start / said.rate if said.spoken else WARM_UP
     left = [keyword for keyword in heard if keyword.time >= first]
@@ -182,7 +182,7 @@ def curve(said: Words, others: Others, spotting: Spotting, thresholds: Sequence[
 
 
 def threshold_for(points: Sequence[Point], alarms_per_hour: float) -> Point:
-    """The point with the fewest misses among those with at most so many false alarms an hour; else the fewest alarms."""
+    """The point with the fewest misses within a number of false alarms an hour; if none is, that with the fewest."""
     allowed = [point for point in points if point.alarms_per_hour <= alarms_per_hour]
     if allowed:
         return min(allowed, key=lambda point: (point.misses, -point.threshold))
