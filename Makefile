@@ -1,12 +1,13 @@
 # Everything runs in .venv, which `make setup` builds and which every other target depends on.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+# Windows keeps a venv's programs elsewhere.
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 STAMP := $(VENV)/.setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 
-.PHONY: setup demo test lint bench models soak
+.PHONY: setup demo test lint docs bench models soak
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -14,7 +15,7 @@ setup: $(STAMP)
 # pesq is C code: where it does not build, everything else works and only PESQ scores are missing.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,serve,hub,dev]' pystoi speechmos
+	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,serve,hub,dev,docs]' pystoi speechmos
 	$(PIP) install --quiet -c constraints.txt pesq || echo "pesq does not build here: PESQ scores are not available"
 	touch $@
 
@@ -35,6 +36,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site in out/site, with an API reference from the docstrings; a link that leads nowhere is an error.
+docs: setup
+	$(BIN)/python scripts/docs.py
+	$(BIN)/mkdocs build --strict --site-dir out/site
 
 bench: setup
 	$(BIN)/python bench/contraction.py

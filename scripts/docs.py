@@ -22,7 +22,9 @@ DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "centaurus"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((SOURCE / "pretrained").glob("*.md"))]
 BEGIN, END = "<!-- tree: python scripts/docs.py -->\n", "<!-- end of tree -->"
-FIGURE = re.compile(r"<!--figure (?P<file>\S+) (?P<path>.+?) (?P<form>\S*\{[^}]*\}\S*)-->.*?<!--/figure-->", re.DOTALL)
+FIGURE = re.compile(
+    r"<!--figure (?P<file>\S+) (?P<path>[^{}<>]+?) (?P<form>\{[^{}]*\}[^\s<>-]*)-->.*?<!--/figure-->", re.DOTALL
+)
 STEP = re.compile(r"\[(?P<key>[^=\]]+)=(?P<value>[^\]]+)\]|(?P<name>[^.\[]+)")
 WIDTH = 28  # columns of the names
 

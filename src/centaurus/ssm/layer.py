@@ -53,7 +53,8 @@ class SSM(Layer):
         band: ``(low, high, rate)`` spreads the initial resonances from ``low`` to ``high`` Hz at a sample rate. The
             paper's start gives every output channel the same few modes, which a raw waveform takes long to pull apart:
             give the first layers of a network the band they should hear.
-        device, dtype: of the parameters, as in ``torch.nn.Conv1d``.
+        device: of the parameters, as in ``torch.nn.Conv1d``.
+        dtype: of the parameters.
 
     Shapes:
         ``layer(u)`` maps a whole signal; ``layer(u, lengths)`` a padded batch; ``layer.step(u, state)`` the next piece

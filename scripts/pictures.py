@@ -1,0 +1,79 @@
+"""Draw the diagrams of docs/architecture.md: ``python scripts/pictures.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+OUT = Path(__file__).parent.parent / "docs" / "images"
+INK, LINE, FILLS = "#222222", "#555555", ("#dce9f5", "#fdebd0", "#e3f0dd")  # input and output, computation, storage
+BOX, GAP = 2.3, 0.55  # width of a box and between boxes
+
+Step = tuple[str, str, int]  # title, text, fill
+
+TRAINING: list[list[Step]] = [
+    [
+        ("corpus", "data.open_corpus:\nclips with labels", 2),
+        ("cache", "data.prepared:\ndecoded once, int16", 2),
+        ("examples", "data.examples: drawn and\naugmented by (epoch, index)", 1),
+        ("batches", "train.loader: order is a\nfunction of seed and step", 1),
+    ],
+    [
+        ("network", "models: layers run whole,\ncontracted as planned", 1),
+        ("objective", "train.objectives:\nweighted losses", 1),
+        ("optimiser", "train.optim: AdamW or\nMuon, then the EMA", 1),
+        ("run folder", "train.run: log, metrics,\ncheckpoints, best model", 2),
+    ],
+]
+RUNTIME: list[list[Step]] = [
+    [
+        ("samples", "a file, pipe, microphone\nor array; any rate", 0),
+        ("resample", "audio.resample: to the\nmodel's rate, streaming", 1),
+        ("chunk", "runtime.session: waits\nfor `chunk` samples", 1),
+        ("step", "onnxruntime: audio and\nstates in and out", 1),
+    ],
+    [
+        ("states", "bound in place: next.X\nis state.X of the next step", 2),
+        ("frames", "aligned by the delay,\ncut to the input's length", 1),
+        ("task", "denoise: back to the rate\nspot, transcribe: decode", 1),
+        ("result", "samples, keywords\nor words with times", 0),
+    ],
+]
+
+
+def draw(rows: list[list[Step]], name: str) -> None:
+    """Draw rows of boxes, joined by arrows from left to right and from row to row."""
+    width = len(rows[0]) * (BOX + GAP)
+    figure = Figure(figsize=(width * 0.82, 1.45 * len(rows)), layout="constrained")
+    axes: Axes = figure.subplots()
+    axes.set(xlim=(0, width), ylim=(-1.55 * len(rows) + 0.35, 0.35))
+    axes.axis("off")
+    for r, row in enumerate(rows):
+        for k, (title, text, fill) in enumerate(row):
+            x, y = k * (BOX + GAP) + 0.1, -1.55 * r - 1
+            axes.add_patch(FancyBboxPatch((x, y), BOX, 1.1, boxstyle="round,pad=0.05", fc=FILLS[fill], ec=LINE, lw=0.8))
+            axes.text(x + BOX / 2, y + 0.86, title, ha="center", va="center", color=INK, fontsize=10, fontweight="bold")
+            axes.text(x + BOX / 2, y + 0.36, text, ha="center", va="center", color=INK, fontsize=8)
+            arrow = {"arrowstyle": "->", "color": LINE, "lw": 1.2}
+            if k + 1 < len(row):
+                axes.annotate("", (x + BOX + GAP - 0.06, y + 0.55), (x + BOX + 0.06, y + 0.55), arrowprops=arrow)
+            elif r + 1 < len(rows):
+                axes.plot([x + BOX / 2, x + BOX / 2, 0.1 + BOX / 2], [y - 0.06, y - 0.25, y - 0.25], color=LINE, lw=1.2)
+                axes.annotate(
+                    "", (0.1 + BOX / 2, y - 0.42), (0.1 + BOX / 2, y - 0.25), arrowprops=arrow | {"shrinkA": 0}
+                )
+    figure.savefig(OUT / name, dpi=110)
+
+
+def main() -> None:
+    """Draw both."""
+    OUT.mkdir(exist_ok=True)
+    draw(TRAINING, "training-step.png")
+    draw(RUNTIME, "runtime-chunk.png")
+
+
+if __name__ == "__main__":
+    main()
