@@ -1,11 +1,11 @@
 """Measure a denoiser on recordings that no training has seen, for its card.
 
-    python scripts/measure_denoiser.py MODEL OUT PACKS [voicebank=FOLDER] [music=FOLDER] [count=12]
+    python scripts/measure_denoiser.py MODEL OUT PACKS [voicebank=FOLDER] [music=FOLDER] [count=12] [card=FILE]
 
 MODEL is an ONNX file or a shipped name, OUT gets ``NAME.json`` and spectrograms. PACKS is the folder of packs (vctk,
 librispeech and noise with validation splits, vbdemand_public20, dns_samples). ``voicebank`` is the official corpus
 with its 824 test pairs; ``music`` a folder of music that was kept out of training. What is measured is the ONNX file,
-run as `centaurus denoise` runs it.
+run as `centaurus denoise` runs it. ``card`` is a Markdown file whose marked part gets the figures.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CleanUp = Callable[[Samples], Samples]
 Pair = tuple[Samples, Samples]
 RATE, LONGEST = 16_000, 80_000  # five seconds of a voice at most
 LEVEL = 0.05  # RMS of noise alone: -26 dBFS
+DIGITS = {"pesq": 2, "stoi": 3, "si_sdr": 1, "ovrl": 2}  # of a figure in a card
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 def interval(values: Sequence[float], draws: int = 2000) -> list[float]:
@@ -134,7 +136,60 @@ def onset_change(clean_up: CleanUp, signals: Sequence[Pair]) -> float:
     return round(float(np.mean(found)), 2)
 
 
-def main(model: str, out: Path, packs: Path, voicebank: str = "", music: str = "", count: str = "12") -> None:
+def markdown(found: dict[str, Any]) -> str:
+    """Return the figures as the tables of a card."""
+
+    def cell(value: Sequence[float], digits: int) -> str:
+        return "{:.{d}f} ({:.{d}f}–{:.{d}f})".format(*value, d=digits)
+
+    def rows(name: str, both: dict[str, Any]) -> list[str]:
+        return [
+            f"| {name}, {kind} | " + " | ".join(cell(both[kind][key], d) for key, d in DIGITS.items()) + " |"
+            for kind in ("noisy", "denoised")
+        ]
+
+    head = ["| | PESQ | STOI | SI-SDR dB | DNSMOS OVRL |", "|---|---|---|---|---|"]
+    sets = [key for key in ("voicebank", "public pairs") if key in found]
+    names = {"voicebank": "VoiceBank+DEMAND, official test set", "public pairs": "20 of these pairs"}
+    lines = [
+        "Mean and 95 % interval of the mean. " + "; ".join(f"{names[k]}: n = {found[k]['noisy']['n']}" for k in sets)
+    ]
+    lines += [". DNSMOS of every fourth pair of the test set.", "", *head]
+    lines = ["".join(lines[:2]), *lines[2:]]
+    for key in sets:
+        lines += rows(names[key], found[key])
+    figures = [cell(found["clean input"][key], d) for key, d in DIGITS.items()]
+    lines.append("| clean speech through it | " + " | ".join(figures) + " |")
+    lines += ["", "Voices and noises that training did not use, before → after:", "", *head]
+    for kind, both in found["conditions"].items():
+        a, b = both["noisy"], both["denoised"]
+        figures = [f"{a[k][0]:.{d}f} → {b[k][0]:.{d}f}" for k, d in DIGITS.items()]
+        lines.append(f"| {kind} (n = {a['n']}) | " + " | ".join(figures) + " |")
+    alone, dns = found["noise alone"], found["dns challenge"]
+    by = ", ".join(f"{kind} {mean:.0f} ({least:.0f})" for kind, (mean, least) in alone["by category"].items())
+    lines += ["", f"Noise alone falls by {alone['mean']:.1f} dB on average; by kind, mean (least): {by}."]
+    lines += [
+        "",
+        f"Six recordings of the DNS challenge, DNSMOS OVRL: {dns['noisy'][0]:.2f} → {cell(dns['denoised'], 2)}.",
+    ]
+    levels = ", ".join(f"{change:+.2f} dB at {gain}" for gain, change in found["levels"].items())
+    lines += [
+        "",
+        f"Level of clean speech after it: {levels} of input gain. The first 100 ms of speech in noise: "
+        f"{found['onsets']:+.2f} dB. Ten seconds of silence come out below {found['silence peak']:.0e} of full scale.",
+    ]
+    return "\n".join(lines)
+
+
+def write_card(card: Path, figures: str) -> None:
+    """Replace what stands between the marks of a card by these figures."""
+    before, rest = card.read_text().split(BEGIN, 1)
+    card.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{rest.split(END, 1)[1]}")
+
+
+def main(
+    model: str, out: Path, packs: Path, voicebank: str = "", music: str = "", count: str = "12", card: str = ""
+) -> None:
     """Measure a model and write its JSON and its pictures."""
 
     def clean_up(x: Samples) -> Samples:
@@ -172,7 +227,9 @@ def main(model: str, out: Path, packs: Path, voicebank: str = "", music: str = "
     for k, (x, s) in enumerate(public[:2]):
         save_png(out / f"{name}-{k + 1}.png", {"noisy": x, "denoised": clean_up(x), "clean": s}, RATE)
     (out / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    if card:
+        write_card(Path(card), markdown(found))
+    print(markdown(found))
 
 
 if __name__ == "__main__":
