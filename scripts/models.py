@@ -1,13 +1,16 @@
-"""Make the ONNX files that ship from the safetensors beside them: ``make models``.
+"""Make the ONNX files and WebAssembly modules that ship from the safetensors beside them: ``make models``.
 
-A model's card is the Markdown file of the same name, and travels in the file.
+A model's card is the Markdown file of the same name, and travels in the ONNX file. Modules need clang and lld; without
+them those that are there stay. ``python scripts/models.py NAME …`` makes only these.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 
+from centaurus.export.c.wasm import export_wasm, find_clang
 from centaurus.export.write import export_and_compare
 from centaurus.models import load, shipped
 
@@ -17,13 +20,17 @@ MOST_BYTES = 5_000_000
 def main() -> None:
     """Export every shipped model, each compared with torch before it replaces the one that is there."""
     folder = Path(str(files("centaurus") / "pretrained"))
-    for name in shipped():
+    for name in sys.argv[1:] or shipped():
         card = folder / f"{name}.md"
         text = card.read_text() if card.is_file() else None
         made = export_and_compare(load(name), folder / f"{name}.onnx", name=name, card=text)
         size = made.path.stat().st_size
         assert size < MOST_BYTES, f"{made.path} has {size} bytes, {MOST_BYTES} may ship"
         print(f"{made.path.name}: {size / 1e6:.2f} MB, off by {made.difference:.0e} of the largest value")
+        if find_clang() is not None:
+            module = folder / f"{name}.wasm"
+            export_wasm(load(name), module, name=name)
+            print(f"{module.name}: {module.stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -41,13 +41,17 @@ def denoise(
     rate: listening.Rate = None,
     channels: listening.Channels = 1,
     threads: listening.Threads = 1,
+    engine: Annotated[
+        str,
+        typer.Option(help="onnxruntime; c: the model compiled by a C compiler; auto: c for files from 15 minutes on."),
+    ] = "auto",
     json: output.Json = False,
 ) -> None:
     """Remove noise from speech: any rate and channel count, files of any length, whole folders, or a live pipe."""
     with faults.handled():
         from centaurus.runtime.denoise import Options
 
-        options = Options(model, mix, attn_limit_db, threads)
+        options = Options(model, mix, attn_limit_db, threads, engine)
         layout = listening.layout(raw, rate, channels)
         piped = listening.PIPE in (*inputs, out)
         if piped and len(inputs) > 1:

@@ -16,7 +16,8 @@ def export(
         str, typer.Argument(help="A model file, a shipped model's name, or a network such as denoiser/hybrid.")
     ],
     file: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.c with model.h beside it.")
+        Path,
+        typer.Option("--output", "-o", help="model.onnx, model.c with model.h beside it, or model.wasm."),
     ],
     chunk: Annotated[
         list[int] | None,
@@ -39,7 +40,7 @@ def export(
             raise FileExistsError(f"{target} is there already: -f overwrites it")
         if not target.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into")
-    if file.suffix == ".c":
+    if file.suffix in (".c", ".wasm"):
         _write_c(name, targets, weights, force, json)
         return
     if weights != "fp32":
@@ -63,14 +64,17 @@ def export(
 
 
 def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bool, json: bool) -> None:
-    """A step in C for every chunk."""
-    from centaurus.export.c import export_c
+    """A step in C, or as WebAssembly, for every chunk."""
+    from centaurus.export.c import export_c, export_wasm
 
     for target in targets.values():
-        if target.with_suffix(".h").exists() and not force:
+        if target.suffix == ".c" and target.with_suffix(".h").exists() and not force:
             raise FileExistsError(f"{target.with_suffix('.h')} is there already: -f overwrites it")
     net = network(name)
-    made = {samples: export_c(net, target, samples, weights) for samples, target in targets.items()}
+    made = {}
+    for samples, target in targets.items():
+        write = export_wasm if target.suffix == ".wasm" else export_c
+        made[samples] = write(net, target, samples, weights)
     if json:
         output.show_json([one.json() for one in made.values()])
         return

@@ -15,7 +15,8 @@ import torch
 
 from centaurus.export.graph import Graph, Signal
 from centaurus.export.layers import lower
-from centaurus.models.network import Network
+from centaurus.layer import Layer
+from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import KEY, Settings, StateShape
 from centaurus.runtime.session import Session
 
@@ -91,24 +92,31 @@ def build(net: Network, chunk: int, name: str, card: str | None) -> bytes:
     audio = Signal(g.reshape("audio", 1, chunk, 1), chunk, 1)
     y = lower(net, g, audio, "")
     output = g.reshape(y.name, y.channels, y.frames) if 1 in y[1:] else g.transpose(g.reshape(y.name, *y[1:]), 0, 2, 1)
-    given = net.settings
-    settings = Settings(
-        task=net.task,
+    settings = describe(net, chunk, name, card, y.channels, tuple(StateShape(*spec) for spec in g.states))
+    words = {KEY: json.dumps(settings.json(), ensure_ascii=False)}
+    return g.model("audio", chunk, output, [y.channels, y.frames], words).SerializeToString()
+
+
+def describe(
+    net: Layer, chunk: int, name: str, card: str | None, features: int, states: tuple[StateShape, ...]
+) -> Settings:
+    """What a file says about its network; a tree of layers without a task has the task ``layers``."""
+    given: dict[str, Any] = net.settings if isinstance(net, Network) else {}
+    return Settings(
+        task=net.task if isinstance(net, Network) else "layers",
         name=name,
-        rate=int(given["sample_rate"]),
+        rate=int(given.get("sample_rate", SAMPLE_RATE)),
         hop=net.hop,
         chunk=chunk,
         delay=ceil(net.delay),
         latency=chunk + ceil(net.delay),
         ratio=net.ratio,
-        features=y.channels,
+        features=features,
         classes=_words(given, "classes"),
         tokens=_words(given, "tokens"),
         card=card if card is not None else str(given.get("card", "")),
-        states=tuple(StateShape(*spec) for spec in g.states),
+        states=states,
     )
-    words = {KEY: json.dumps(settings.json(), ensure_ascii=False)}
-    return g.model("audio", chunk, output, [y.channels, y.frames], words).SerializeToString()
 
 
 def _words(given: dict[str, Any], key: str) -> tuple[str, ...] | None:

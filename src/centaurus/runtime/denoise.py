@@ -20,13 +20,16 @@ from centaurus.audio import AudioError, Resampler, blocks, dbfs, info
 from centaurus.audio.spectrogram import save_png
 from centaurus.runtime.io import FileSink, Intake, OutputError, Source, as_rows, from_file, make_folder
 from centaurus.runtime.modelfile import Settings
-from centaurus.runtime.session import Streaming, open_for
+from centaurus.runtime.native import find_compiler, find_source
+from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
 
 MODEL = "denoise-16k"
 KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
 MARK = ".denoised"
 LONGEST = 60  # seconds: more would be a blur
 SETTLED = 4  # seconds after which resamplers and chunks have shown how far they lag behind
+LONG = 900  # seconds of a file from which on compiling a step takes less time than it saves
+HOPS = 16  # in a compiled step for files: weights are read once for all of them
 SHORTEST = 1024  # samples: less has no spectrum
 Block = NDArray[np.float32]
 
@@ -257,10 +260,17 @@ class Options:
     mix: float = 1.0
     attn_limit_db: float | None = None
     threads: int = 1
+    engine: str = "auto"  # "c" or "onnxruntime"; "auto" compiles the model for long files where that is possible
 
-    def open(self, rate: int, channels: int) -> Denoiser:
-        """A denoiser for sound of that kind."""
-        return Denoiser(self.model, rate, channels, self.mix, self.attn_limit_db, self.threads)
+    def open(self, rate: int, channels: int, seconds: float = 0.0) -> Denoiser:
+        """A denoiser for sound of that kind and length."""
+        if self.engine not in ("auto", *ENGINES):
+            raise ValueError(f"engine should be one of auto, {', '.join(ENGINES)}, got {self.engine!r}")
+        model: str | Session = self.model
+        if self.engine == "c" or (self.engine == "auto" and seconds >= LONG):
+            source = None if find_compiler() is None else find_source(self.model, HOPS)
+            model = self.model if source is None else Session(source, channels, engine="c")
+        return Denoiser(model, rate, channels, self.mix, self.attn_limit_db, self.threads)
 
 
 @dataclass(frozen=True)
@@ -356,13 +366,14 @@ class FileDenoiser:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._ready: dict[tuple[int, int], Denoiser] = {}
+        self._ready: dict[tuple[int, int, bool], Denoiser] = {}
 
     def run(self, job: Job, overwrite: bool = False, heard: Callable[[float], object] = lambda seconds: None) -> Report:
         """One file: whole in the end, or not there."""
         source = from_file(job.source)
-        key = (source.rate, source.channels)
-        denoiser = self._ready.pop(key, None) or self.options.open(*key)
+        seconds = (source.frames or 0) / source.rate
+        key = (source.rate, source.channels, seconds >= LONG)
+        denoiser = self._ready.pop(key, None) or self.options.open(source.rate, source.channels, seconds)
         make_folder(job.output.parent)
         with FileSink(job.output, source.layout, source.frames or 0, overwrite) as sink:
             report = denoise_stream(source, sink, denoiser, str(job.output), heard)

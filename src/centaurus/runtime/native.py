@@ -108,8 +108,11 @@ def open_native(model: str | os.PathLike[str]) -> tuple[Native, Settings] | None
     return Native(cached_library(source, compiler)), settings
 
 
-def find_source(model: str | os.PathLike[str]) -> Path | None:
-    """The C file of a model: itself, the one beside it, or one written from its weights where torch is installed."""
+def find_source(model: str | os.PathLike[str], hops: int = 1) -> Path | None:
+    """The C file of a model: itself, the one beside it, or one written from its weights where torch is installed.
+
+    One that is written takes ``hops`` in a step.
+    """
     path = Path(model)
     if path.suffix == ".c":
         if not path.is_file():
@@ -122,18 +125,19 @@ def find_source(model: str | os.PathLike[str]) -> Path | None:
     weights = path.with_suffix(".safetensors")
     if not weights.is_file() or any(importlib.util.find_spec(name) is None for name in ("torch", "onnx")):
         return None
-    return _written(weights)
+    return _written(weights, hops)
 
 
-def _written(weights: Path) -> Path:
+def _written(weights: Path, hops: int) -> Path:
     """The C file of saved weights, kept under a hash of the weights and of the code that writes it."""
     export = import_module("centaurus.export.c")  # needs torch, which the rest of the runtime does without
     writer = sorted(Path(export.__file__ or "").parent.glob("*.*"))
     key = hashlib.sha256(b"".join(path.read_bytes() for path in [weights, *writer])).hexdigest()[:32]
-    source = cache_folder() / key / f"{weights.stem}.c"
+    source = cache_folder() / f"{key}-{hops}" / f"{weights.stem}.c"
     if not source.is_file():
         source.parent.mkdir(parents=True, exist_ok=True)
-        export.export_c(import_module("centaurus.models").load(weights), source)
+        net = import_module("centaurus.models").load(weights)
+        export.export_c(net, source, hops * net.hop)
     return source
 
 

@@ -1,5 +1,6 @@
 """From a network to a step in C for devices, plug-ins and WebAssembly."""
 
+from centaurus.export.c.wasm import export_wasm
 from centaurus.export.c.write import ExportedC, ExportError, export_c
 
-__all__ = ["ExportError", "ExportedC", "export_c"]
+__all__ = ["ExportError", "ExportedC", "export_c", "export_wasm"]

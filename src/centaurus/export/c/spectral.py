@@ -20,6 +20,8 @@ from centaurus.nn.spectral import (
     synthesis_window,
 )
 
+__all__ = ["emit"]  # with the spectral layers registered
+
 
 @emit.register
 def _(layer: Analysis, program: Program, u: Signal, name: str) -> Signal:

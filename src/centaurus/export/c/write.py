@@ -22,7 +22,6 @@ import json
 import os
 import re
 import tempfile
-from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,11 +30,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centaurus.export.c.program import Program, Signal
+from centaurus.export.c.program import Program
 from centaurus.export.c.spectral import emit
+from centaurus.export.write import ExportError, describe
 from centaurus.layer import Layer
-from centaurus.models.network import SAMPLE_RATE, Network
-from centaurus.runtime.modelfile import Settings, StateShape
+from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step, find_compiler
 
 TOLERANCE = {
@@ -47,10 +46,6 @@ TOLERANCE = {
 SECONDS = 2.0  # of noise over which a step is compared with torch
 QUICK = "-O1"  # optimisation of the library that is only compared
 ROW = 12  # numbers in a line of the file
-
-
-class ExportError(ValueError):
-    """A step that does not do what the network does."""
 
 
 class ExportedC(NamedTuple):
@@ -191,33 +186,11 @@ def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) 
     for what, numbers in (("constant", program.constants()), ("weight", program.tables())):
         if not np.isfinite(numbers).all():
             raise ValueError(f"a {what} of this network is not a finite number: it cannot be exported")
-    about = settings_of(net, name, samples, y, program.state_floats)
-    if net.delay.denominator != 1:
-        raise ValueError(f"a delay of {net.delay} samples is not a whole number: it cannot be exported")
-    delay = int(net.delay)
-    prefix = identifier(name)
+    states = (StateShape("state.all", (max(1, program.state_floats),)),)
+    about = describe(net, samples, name, "", y.channels, states)
+    delay, prefix = about.delay, identifier(name)
     return Step(
         program, prefix, about.rate, samples, delay, channels, y.frames, y.channels, about.json(), lines, scratch
-    )
-
-
-def settings_of(net: Layer, name: str, chunk: int, y: Signal, states: int) -> Settings:
-    """What a session or a program needs to know of a model; the states are one block of numbers."""
-    given = net.settings if isinstance(net, Network) else {}
-    words = {key: tuple(map(str, given[key])) if given.get(key) else None for key in ("classes", "tokens")}
-    return Settings(
-        task=net.task if isinstance(net, Network) else "layers",
-        name=name,
-        rate=int(given.get("sample_rate", SAMPLE_RATE)),
-        hop=net.hop,
-        chunk=chunk,
-        latency=chunk,
-        ratio=Fraction(net.ratio),
-        features=y.channels,
-        classes=words["classes"],
-        tokens=words["tokens"],
-        card="",
-        states=(StateShape("state.all", (max(1, states),)),),
     )
 
 
