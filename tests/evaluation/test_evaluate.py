@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from centaurus import audio
-from centaurus.data import open_corpus
+from centaurus.data import open_corpus, write_pack
 from centaurus.evaluation import connected
 from centaurus.evaluation import metrics as ev
-from centaurus.evaluation.model import Engine
+from centaurus.evaluation.model import Model
 from centaurus.evaluation.report import write
 from tests import corpora
 
@@ -26,8 +26,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def engine(task: str, run: Any, classes: tuple[str, ...] = (), tokens: tuple[str, ...] = ()) -> Engine:
-    return Engine(task, 16_000, Fraction(1, 256), classes, tokens, run)
+def engine(task: str, run: Any, classes: tuple[str, ...] = (), tokens: tuple[str, ...] = ()) -> Model:
+    return Model(task, 16_000, Fraction(1, 256), classes, tokens, run)
 
 
 def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
@@ -104,6 +104,17 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
         ev.evaluate(engine("classifier", lambda x: x, classes=WORDS), data, "dev")
 
 
+def test_damaged_noise_is_an_error_and_not_replaced_by_other_noise(tmp_path: Path) -> None:
+    found = open_corpus(corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10))
+    write_pack(found.where(kind="word"), tmp_path / "packs" / "words")
+    noise = tmp_path / "packs" / "noise"
+    noise.mkdir()
+    (noise / "noise.flac").write_bytes(b"fLaC damaged")
+    (noise / "index.tsv").write_text("file\tstart\tnsamples\tid\tcategory\nnoise.flac\t0\t9\tone\twind\n")
+    with pytest.raises(ValueError, match=r"(?s)no clip of noise.*noise\.flac"):
+        ev.evaluate(engine("recognizer", lambda x: x, tokens=("<blank>", *WORDS)), tmp_path / "packs")
+
+
 def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
     """A model that says what was said, each word two frames late, but never the last one."""
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
@@ -123,7 +134,7 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
             logits[tokens.index(spoken.word), spoken.end // 512 + 1] = 3
         return logits
 
-    model = Engine("recognizer", 16_000, Fraction(1, 512), (), tokens, late)
+    model = Model("recognizer", 16_000, Fraction(1, 512), (), tokens, late)
     report = ev.evaluate(model, data, limit=3)
     assert [group["phrases"] for group in report.groups] == [3, 3]
     for group, phrases in zip(report.groups, (said[:3], said[3:]), strict=True):

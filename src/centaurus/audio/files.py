@@ -26,7 +26,11 @@ _STREAMED = 0x7FFF0000
 
 
 class AudioError(ValueError):
-    """Something is wrong with a sound file; the message names it."""
+    """An audio file that cannot be used: ``reason`` says why, ``path`` is the file; the message has both."""
+
+    def __init__(self, reason: str, path: str | os.PathLike[str] | None = None) -> None:
+        self.reason, self.path = reason, None if path is None else Path(path)
+        super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
         wanted, own = file.frames, file.samplerate
         samples = decoded(file, path, -1)
     if samples.shape[-1] < wanted:
-        raise AudioError(f"{path}: cut short: {samples.shape[-1]} of {wanted} frames could be decoded")
+        raise AudioError(f"cut short: {samples.shape[-1]} of {wanted} frames could be decoded", path)
     if rate is not None and rate != own:
         return Audio(resample(samples, own, rate), rate)
     return Audio(samples, own)
@@ -113,7 +117,7 @@ class Writer:
         kind = format or _format(self.path)
         if subtype and not soundfile.check_format(kind, subtype):
             known = ", ".join(soundfile.available_subtypes(kind))
-            raise AudioError(f"{path}: {kind} files hold no {subtype} samples, but {known}")
+            raise AudioError(f"{kind} files hold no {subtype} samples, but {known}", path)
         temporary = self._replacing.__enter__()
         try:
             self._file: Any = soundfile.SoundFile(
@@ -122,7 +126,7 @@ class Writer:
         except (soundfile.SoundFileError, ValueError, TypeError) as error:
             self._leave(error)
             what = f"{kind} {subtype or ''}".strip()
-            raise AudioError(f"{path}: cannot be written as {what}, {rate} Hz, {channels} channels: {error}") from error
+            raise AudioError(f"cannot be written as {what}, {rate} Hz, {channels} channels: {error}", path) from error
 
     def write(self, samples: ArrayLike) -> None:
         """Append (channels, n) or, for one channel, (n,); values beyond ±1 are clipped by the format."""
@@ -130,12 +134,12 @@ class Writer:
         if x.ndim == 1:
             x = x[None]
         if x.ndim != 2 or len(x) != self.channels:
-            raise AudioError(f"{self.path}: {self.channels} channels were announced, samples have shape {x.shape}")
+            raise AudioError(f"{self.channels} channels were announced, samples have shape {x.shape}", self.path)
         try:
             self._file.write(np.ascontiguousarray(x.T))
         except (soundfile.SoundFileError, OSError, AssertionError) as error:
             # A short write (a full disk) is an assertion in soundfile.
-            raise AudioError(f"{self.path}: could not be written: {str(error) or 'is the disk full?'}") from error
+            raise AudioError(f"could not be written: {str(error) or 'is the disk full?'}", self.path) from error
         self.frames += x.shape[-1]
 
     def __enter__(self) -> Self:
@@ -148,7 +152,7 @@ class Writer:
             self._file.close()
         except soundfile.SoundFileError as failure:
             self._leave(failure)
-            raise AudioError(f"{self.path}: could not be written: {failure}") from (error or failure)
+            raise AudioError(f"could not be written: {failure}", self.path) from (error or failure)
         self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
@@ -174,9 +178,9 @@ def replacing(path: str | os.PathLike[str], overwrite: bool = True) -> Iterator[
     """A temporary name beside ``path``, renamed to it if the block succeeds and removed if it raises."""
     target = Path(path)
     if not target.parent.is_dir():
-        raise AudioError(f"{target}: there is no folder {target.parent}")
+        raise AudioError(f"there is no folder {target.parent}", target)
     if target.is_dir():
-        raise AudioError(f"{target}: is a folder")
+        raise AudioError("is a folder", target)
     _refuse(target, overwrite)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -189,26 +193,26 @@ def replacing(path: str | os.PathLike[str], overwrite: bool = True) -> Iterator[
 
 def _refuse(target: Path, overwrite: bool) -> None:
     if target.exists() and not overwrite:
-        raise AudioError(f"{target}: exists already; overwriting was not asked for")
+        raise AudioError("exists already; overwriting was not asked for", target)
 
 
 def opened(path: str | os.PathLike[str]) -> Any:
     """The file as a ``soundfile.SoundFile``; what stands in the way is an error that names it."""
     found = Path(path)
     if found.is_dir():
-        raise AudioError(f"{path}: is a folder, not a sound file")
+        raise AudioError("is a folder, not a sound file", path)
     if not found.exists():
-        raise AudioError(f"{path}: no such file")
+        raise AudioError("no such file", path)
     if not os.access(found, os.R_OK):
-        raise AudioError(f"{path}: may not be read")
+        raise AudioError("may not be read", path)
     if found.is_file() and found.stat().st_size == 0:
-        raise AudioError(f"{path}: is empty (0 bytes)")
+        raise AudioError("is empty (0 bytes)", path)
     try:
         return soundfile.SoundFile(os.fspath(path))
     except soundfile.SoundFileError as error:
-        raise AudioError(f"{path}: is no sound file that can be read: {_reason(error)}") from error
+        raise AudioError(f"is no sound file that can be read: {_reason(error)}", path) from error
     except TypeError as error:
-        raise AudioError(f"{path}: samples without a header cannot be read") from error
+        raise AudioError("samples without a header cannot be read", path) from error
 
 
 def decoded(file: Any, path: str | os.PathLike[str], frames: int) -> Samples:
@@ -216,9 +220,9 @@ def decoded(file: Any, path: str | os.PathLike[str], frames: int) -> Samples:
     try:
         x: Samples = file.read(frames, dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
-        raise AudioError(f"{path}: is damaged: {_reason(error)}") from error
+        raise AudioError(f"is damaged: {_reason(error)}", path) from error
     if not np.isfinite(x).all():
-        raise AudioError(f"{path}: holds samples that are not finite numbers")
+        raise AudioError("holds samples that are not finite numbers", path)
     return np.ascontiguousarray(x.T)
 
 
@@ -231,5 +235,5 @@ def _format(path: Path) -> str:
     kind = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}.get(path.suffix[1:].lower())
     kind = kind or path.suffix[1:].upper()
     if kind not in soundfile.available_formats() or kind == "RAW":
-        raise AudioError(f"{path}: unknown kind of sound file {path.suffix!r}; .wav, .flac, .ogg and .mp3 are known")
+        raise AudioError(f"unknown kind of sound file {path.suffix!r}; .wav, .flac, .ogg and .mp3 are known", path)
     return kind

@@ -10,7 +10,7 @@ import typer
 from centaurus.cli import output
 
 if TYPE_CHECKING:
-    from centaurus.evaluation.model import Engine, Report
+    from centaurus.evaluation.model import Evaluation, Model
 
 PIECE = 1 << 14  # lengths are rounded up to this many samples: few plans, and what comes later changes nothing before
 
@@ -38,17 +38,17 @@ def evaluate(
         output.show(path)
 
 
-def engine(model: str) -> Engine:
+def engine(model: str) -> Model:
     """The model to measure, in torch or in onnxruntime."""
     if model.endswith(".onnx"):
         return _session(model)
     return _network(model)
 
 
-def _session(model: str) -> Engine:
+def _session(model: str) -> Model:
     import numpy as np
 
-    from centaurus.evaluation.model import Engine
+    from centaurus.evaluation.model import Model
     from centaurus.runtime import Session
 
     session = Session(model)
@@ -58,14 +58,15 @@ def _session(model: str) -> Engine:
         pieces = [session.process(np.pad(x, (0, known.delay))), session.flush()]
         return np.concatenate(pieces, axis=-1)[..., known.frames(known.delay) :]
 
-    return Engine(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run)
+    return Model(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run)
 
 
-def _network(model: str) -> Engine:
+def _network(model: str) -> Model:
     import torch
 
-    from centaurus.evaluation.model import Engine
+    from centaurus.evaluation.model import Model
     from centaurus.models import load
+    from centaurus.tasks import TASKS
 
     net = load(model)
     known = net.settings
@@ -75,14 +76,14 @@ def _network(model: str) -> Engine:
         audio = torch.nn.functional.pad(torch.from_numpy(x), (0, -len(x) % PIECE))
         return net.aligned(audio[None, None])[0, :, : net.frames(len(x))].numpy()
 
-    meaning = {"classifier": "classes", "recognizer": "tokens"}.get(net.task)
-    if meaning is not None and not known.get(meaning):
+    meaning = TASKS[net.task].outputs
+    if meaning and not known.get(meaning):
         raise ValueError(f"{model} does not say what its {meaning} are: its outputs cannot be read")
     rate, classes, tokens = int(known["sample_rate"]), known.get("classes", ()), known.get("tokens", ())
-    return Engine(net.task, rate, net.ratio, classes, tokens, run)
+    return Model(net.task, rate, net.ratio, classes, tokens, run)
 
 
-def _show(report: Report) -> None:
+def _show(report: Evaluation) -> None:
     output.show_table(["figure", ""], [[name, cell] for name, cell in _cells(report.figures).items()])
     if report.groups:
         rows = [_cells(group) for group in report.groups]

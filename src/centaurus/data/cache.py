@@ -68,12 +68,12 @@ def open_pack(
         if clip.frames < 1 or clip.start < 0 or clip.start + clip.frames > frames:
             end = clip.start + clip.frames
             where = f"{folder / row['file']} clip {clip.id}"
-            faults.add(AudioError(f"{where}: frames {clip.start} … {end} are not in a file of {frames} frames"))
+            faults.add(AudioError(f"frames {clip.start} … {end} are not in a file of {frames} frames", where))
             continue
         clips.append(clip)
     rates = {clip.rate for clip in clips}
     if len(rates) > 1:
-        raise AudioError(f"{folder}: the files of a pack have one rate, these have {sorted(rates)}")
+        raise AudioError(f"the files of a pack have one rate, these have {sorted(rates)}", folder)
     return Corpus(folder.name, tuple(clips), rates.pop() if rates else 16_000, faults)
 
 
@@ -84,15 +84,15 @@ def read_index(path: Path) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
             names = rows[0].keys() if rows else _COLUMNS
     except OSError as error:
-        raise AudioError(f"{path}: cannot be read: {error.strerror}") from error
+        raise AudioError(f"cannot be read: {error.strerror}", path) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise AudioError(f"{path}: is no table of clips: {error}") from error
+        raise AudioError(f"is no table of clips: {error}", path) from error
     if missing := [name for name in _COLUMNS if name not in names]:
-        raise AudioError(f"{path}: has no column {' and no column '.join(missing)}")
+        raise AudioError(f"has no column {' and no column '.join(missing)}", path)
     for number, row in enumerate(rows, start=2):
         short = None in row or None in row.values()
         if short or not (row["start"].isdecimal() and row["nsamples"].isdecimal()):
-            raise AudioError(f"{path}: line {number} has not {len(names)} columns with numbers for start and nsamples")
+            raise AudioError(f"line {number} has not {len(names)} columns with numbers for start and nsamples", path)
     return rows
 
 
@@ -161,7 +161,7 @@ def save(path: Path, pieces: Iterable[NDArray[np.int16]]) -> int:
             total += len(piece)
         file.seek(0)
         if _header(file, total) != room:
-            raise AudioError(f"{path}: {total} samples are too many for one file")
+            raise AudioError(f"{total} samples are too many for one file", path)
     return total
 
 
@@ -206,7 +206,7 @@ def measured(corpus: Corpus) -> Corpus:
             facts = audio.info(clip.path)
             if not facts.frames or facts.truncated or facts.rate < corpus.rate:
                 why = "is empty" if not facts.frames else f"has {facts.rate} Hz, too low for {corpus.rate} Hz"
-                raise AudioError(f"{clip.path}: {'is shorter than its header says' if facts.truncated else why}")
+                raise AudioError(f"{'is shorter than its header says' if facts.truncated else why}", clip.path)
             return replace(clip, frames=facts.frames - clip.start, rate=facts.rate)
         except AudioError as error:
             return error
@@ -237,8 +237,7 @@ def _decode(corpus: Corpus, facts: dict[str, Any]) -> Iterator[NDArray[np.int16]
             for found in pool.map(decode, corpus.clips[first : first + _CHUNK]):
                 if isinstance(found, AudioError):
                     corpus.faults.add(found)
-                    name, _, why = str(found).partition(": ")
-                    facts["faults"][name] = why
+                    facts["faults"][str(found.path)] = found.reason
                     facts["frames"].append(0)
                 else:
                     facts["frames"].append(len(found))
@@ -248,7 +247,7 @@ def _decode(corpus: Corpus, facts: dict[str, Any]) -> Iterator[NDArray[np.int16]
 def _from_cache(corpus: Corpus, sound: Path, facts: dict[str, Any]) -> Corpus:
     faults = Faults(corpus.faults.on_fault)
     for name, why in {**corpus.faults.found, **facts["faults"]}.items():
-        faults.add(AudioError(f"{name}: {why}"))
+        faults.add(AudioError(why, name))
     clips, start = [], 0
     for clip, frames in zip(corpus, facts["frames"], strict=True):
         if frames:

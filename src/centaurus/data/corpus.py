@@ -48,8 +48,7 @@ class Faults:
         """Note a fault, once per file."""
         if self.on_fault == "fail":
             raise error
-        name, _, why = str(error).partition(": ")
-        self.found.setdefault(name, why)
+        self.found.setdefault(str(error.path), error.reason)
 
     def __len__(self) -> int:
         return len(self.found)
@@ -134,17 +133,17 @@ def load(clip: Clip, rate: int | None = None, start: int = 0, frames: int = -1) 
     else:
         x = _decoded(clip, rate, start, frames)
     if not x.size and frames:
-        raise AudioError(f"{clip.path}: clip {clip.id} is empty")
+        raise AudioError(f"clip {clip.id} is empty", clip.path)
     return x
 
 
 def checked(clip: Clip, rate: int | None = None) -> Samples:
     """A whole clip that is neither empty, nor silent, nor shorter than its file's header says."""
     if clip.path.suffix != ".npy" and audio.info(clip.path).truncated:
-        raise AudioError(f"{clip.path}: is shorter than its header says")
+        raise AudioError("is shorter than its header says", clip.path)
     x = load(clip, rate)
     if np.abs(x).max() < 2**-16:  # nothing is left of it in 16 bits
-        raise AudioError(f"{clip.path}: clip {clip.id} is silent")
+        raise AudioError(f"clip {clip.id} is silent", clip.path)
     return x
 
 
@@ -153,14 +152,14 @@ def _mapped(path: str) -> NDArray[np.int16]:
     try:
         samples: NDArray[np.int16] = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:
-        raise AudioError(f"{path}: is no cache of samples: {error}") from error
+        raise AudioError(f"is no cache of samples: {error}", path) from error
     return samples
 
 
 def _cut(samples: NDArray[np.int16], clip: Clip, rate: int, start: int, frames: int) -> Samples:
     end = len(samples) if clip.frames < 0 else clip.start + clip.frames
     if end > len(samples):
-        raise AudioError(f"{clip.path}: clip {clip.id} ends at {end}, the file at {len(samples)}")
+        raise AudioError(f"clip {clip.id} ends at {end}, the file at {len(samples)}", clip.path)
 
     def source(first: int, count: int) -> Samples:
         last = end if count < 0 else min(end, clip.start + first + count)
@@ -178,10 +177,10 @@ def _decoded(clip: Clip, rate: int, start: int, frames: int) -> Samples:
             try:
                 file.seek(min(clip.start + first, file.frames))
             except soundfile.SoundFileError as error:
-                raise AudioError(f"{clip.path}: is damaged: {error}") from error
+                raise AudioError(f"is damaged: {error}", clip.path) from error
             x = files.decoded(file, clip.path, count)
             if x.shape[-1] < count:
-                raise AudioError(f"{clip.path}: cut short: {x.shape[-1]} of {count} frames could be decoded")
+                raise AudioError(f"cut short: {x.shape[-1]} of {count} frames could be decoded", clip.path)
             return audio.Audio(x, file.samplerate).mono
 
         return _window(source, clip, file.samplerate, rate, start, frames)
@@ -190,7 +189,7 @@ def _decoded(clip: Clip, rate: int, start: int, frames: int) -> Samples:
 def _window(source: Any, clip: Clip, own: int, rate: int, start: int, frames: int) -> Samples:
     """Some frames at ``rate`` of a source at its own rate: a crop with a margin, resampled, and trimmed."""
     if own < rate:
-        raise AudioError(f"{clip.path}: has {own} Hz, too low for {rate} Hz")
+        raise AudioError(f"has {own} Hz, too low for {rate} Hz", clip.path)
     if own == rate:
         return source(start, frames)
     common = math.gcd(own, rate)

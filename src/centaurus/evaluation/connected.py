@@ -9,7 +9,7 @@ import numpy as np
 from centaurus import audio
 from centaurus.data import Corpus, Phrases, Phrasing, Spoken
 from centaurus.decode import Style, Vocabulary, Word, greedy
-from centaurus.evaluation.model import Engine, Report
+from centaurus.evaluation.model import Evaluation, Model
 
 COUNT = 200  # phrases of each kind
 CONDITIONS = {
@@ -18,22 +18,22 @@ CONDITIONS = {
 }
 
 
-def connected(engine: Engine, words: Corpus, noise: Corpus | None, limit: int = 0) -> Report:
+def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0) -> Evaluation:
     """Word error rates clean and in noise, and how far the times of words that were found are off, in milliseconds."""
-    report, vocabulary = Report(engine.task), Vocabulary.of(engine.tokens)
+    report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
     known = words
     if vocabulary.style is Style.WORDS:
-        known = words.of(clip for clip in words if clip.labels["word"] in engine.tokens)
+        known = words.of(clip for clip in words if clip.labels["word"] in model.tokens)
     if not len(known):
         raise ValueError(f"none of the words of the {words.name} corpus is known to the model")
-    seconds = float(1 / (engine.ratio * engine.rate))
+    seconds = float(1 / (model.ratio * model.rate))
     rng = np.random.default_rng(0)
     for name, how in CONDITIONS.items():
         phrases = Phrases(known, noise, how, limit or COUNT, fixed=1)
         for index in range(phrases.size()):
             x, said = phrases.phrase(index, rng)
-            found = greedy(engine.run(x), vocabulary, seconds)
-            report.rows.append({"condition": name, **_row(f"{name} {index}", found, said, engine.rate)})
+            found = greedy(model.run(x), vocabulary, seconds)
+            report.rows.append({"condition": name, **_row(f"{name} {index}", found, said, model.rate)})
     for name in CONDITIONS:
         mine = [row for row in report.rows if row["condition"] == name]
         report.groups.append({"condition": name, "phrases": len(mine), **_figures(mine)})

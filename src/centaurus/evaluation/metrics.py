@@ -19,62 +19,69 @@ from centaurus.data import Clip, Corpus, open_corpus, pairs
 from centaurus.data.examples.drawing import evenly_spaced
 from centaurus.data.noise import looped
 from centaurus.decode import Vocabulary, normalise, transcript
+from centaurus.decode.keywords import BACKGROUND
 from centaurus.evaluation.connected import connected
-from centaurus.evaluation.model import Engine, Report, Samples
+from centaurus.evaluation.model import Evaluation, Model, Samples
 
-BACKGROUND = "background"
 SNRS = (-5, 0, 5, 10, 15)  # of mixtures, in turn
 MIXED_LEVEL = -25.0
 
 
 def evaluate(
-    engine: Engine, folder: Path, split: str | None = None, limit: int = 0, noise: Path | None = None
-) -> Report:
+    model: Model, folder: Path, split: str | None = None, limit: int = 0, noise: Path | None = None
+) -> Evaluation:
     """Measure on the clips of a folder that suit the task; ``limit`` takes so many, spread over all of them.
 
     A recogniser is measured on speech with transcripts, or on phrases made of the words of a folder of those.
     """
-    if engine.task == "classifier":
-        return keywords(engine, clips(folder, ("word",), engine.rate, split), limit)
-    if engine.task == "recognizer":
-        try:
-            words = clips(folder, ("word",), engine.rate, split)
-        except ValueError:
-            words = None
+    if model.task == "classifier":
+        return keywords(model, clips(folder, ("word",), model.rate, split), limit)
+    if model.task == "recognizer":
+        words = find_clips(folder, ("word",), model.rate, split)
         if words is not None:
-            return _phrases(engine, words, folder, split, limit, noise)
-        found = clips(folder, ("speech",), engine.rate, split)
-        return speech(engine, found.of(clip for clip in found if clip.labels.get("transcript")), limit)
-    return denoising(engine, _noisy(folder, engine.rate, split, limit, noise))
+            return _phrases(model, words, folder, split, limit, noise)
+        found = clips(folder, ("speech",), model.rate, split)
+        return speech(model, found.of(clip for clip in found if clip.labels.get("transcript")), limit)
+    return denoising(model, _noisy(folder, model.rate, split, limit, noise))
 
 
-def _phrases(engine: Engine, words: Corpus, folder: Path, split: str | None, limit: int, noise: Path | None) -> Report:
+def _phrases(
+    model: Model, words: Corpus, folder: Path, split: str | None, limit: int, noise: Path | None
+) -> Evaluation:
     """Phrases of words, with the noise of a folder, or coloured noise where there is none."""
-    try:
-        sounds = clips(noise or folder, ("noise",), engine.rate, split)
-    except ValueError:
-        if noise is not None:
-            raise
-        sounds = None
-    return connected(engine, words, sounds, limit)
+    find = find_clips if noise is None else clips
+    return connected(model, words, find(noise or folder, ("noise",), model.rate, split), limit)
 
 
 def clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus:
-    """The clips of a split: the one asked for, else ``test``, else ``val``, else all where there are no splits."""
+    """Return what ``find_clips`` does; none is an error."""
+    found = find_clips(folder, kinds, rate, split)
+    if found is None:
+        raise ValueError(f"{folder} has no clips of {' or '.join(kinds)} to measure on")
+    return found
+
+
+def find_clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus | None:
+    """Return a folder's clips of some kinds, or None if it has none.
+
+    They are those of the split asked for, else of ``test``, else of ``val``, else all where there are no splits.
+    """
     for wanted in (split,) if split else ("test", "val"):
         found = open_corpus(folder, (wanted,), kinds, rate)
         if any("split" in clip.labels for clip in found):
             return found
     found = open_corpus(folder, None, kinds, rate)
     known = found.values("split")
+    if not found.clips and found.name == "pack" and len(found.faults):  # whose faults are those of these kinds alone
+        raise ValueError(f"no clip of {' or '.join(kinds)} in {folder} can be read\n{found.faults}")
     if not found.clips:
-        raise ValueError(f"{folder} has no clips of {' or '.join(kinds)} to measure on")
+        return None
     if known:
         raise ValueError(f"{folder} has no clips of {' or '.join(kinds)} in {split or 'test'}: choose --split {known}")
     return found
 
 
-def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Report) -> Iterable[tuple[Clip, Samples]]:
+def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Evaluation) -> Iterable[tuple[Clip, Samples]]:
     for clip in chosen:
         try:
             yield clip, corpus.load(clip)
@@ -82,39 +89,48 @@ def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Report) -> Iterabl
             report.missing[clip.id] = str(error)
 
 
-def keywords(engine: Engine, corpus: Corpus, limit: int = 0) -> Report:
+def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     """Accuracy and each class's recall and precision; words that are no class count as background if there is one."""
-    report, names = Report(engine.task), list(engine.classes)
+    report, names = Evaluation(model.task), list(model.classes)
     other = BACKGROUND if BACKGROUND in names else None
     known = [clip for clip in corpus if clip.labels["word"] in names or other]
     if not known:
         raise ValueError(f"no word of the folder is a class of the model: {', '.join(names)}")
     for clip, x in _readable(corpus, (known[k] for k in evenly_spaced(len(known), limit)), report):
-        logits = engine.run(fit(x, max(len(x), engine.rate)))[:, -1]
-        chances = np.exp(logits - logits.max())
+        predicted, probability = _predict(model, x)
         word = clip.labels["word"]
-        wanted, said = word if word in names else other, names[int(logits.argmax())]
-        row = {"id": clip.id, "word": word, "class": wanted, "predicted": said}
-        report.rows.append({**row, "probability": round(float(chances.max() / chances.sum()), 4)})
+        row = {"id": clip.id, "word": word, "class": word if word in names else other, "predicted": predicted}
+        report.rows.append({**row, "probability": round(probability, 4)})
     right = [row["class"] == row["predicted"] for row in report.rows]
     report.figures["accuracy"] = float(np.mean(right)) if right else 0.0
-    for name in names:
-        mine = [row for row in report.rows if row["class"] == name]
-        hits = sum(row["predicted"] == name for row in mine)
-        called = sum(row["predicted"] == name for row in report.rows)
-        shares = {"recall": hits / len(mine) if mine else None, "precision": hits / called if called else None}
-        report.groups.append({"class": name, "clips": len(mine), **shares})
+    report.groups += [_class_shares(name, report.rows) for name in names]
     return report
 
 
-def speech(engine: Engine, corpus: Corpus, limit: int = 0) -> Report:
+def _predict(model: Model, x: Samples) -> tuple[str, float]:
+    """Return the most probable class at the end of a clip of at least a second, and its probability."""
+    logits = model.run(fit(x, max(len(x), model.rate)))[:, -1]
+    weights = np.exp(logits - logits.max())
+    return model.classes[int(logits.argmax())], float(weights.max() / weights.sum())
+
+
+def _class_shares(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a class's number of clips, recall and precision; None where there is nothing to divide by."""
+    clips_of = [row for row in rows if row["class"] == name]
+    hits = sum(row["predicted"] == name for row in clips_of)
+    predicted = sum(row["predicted"] == name for row in rows)
+    recall, precision = (hits / n if n else None for n in (len(clips_of), predicted))
+    return {"class": name, "clips": len(clips_of), "recall": recall, "precision": precision}
+
+
+def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     """Word and character error rates over all utterances together, and those of each."""
     if not len(corpus):
         raise ValueError("no speech of the folder has a transcript")
-    report, vocabulary = Report(engine.task), Vocabulary.of(engine.tokens)
-    seconds = float(1 / (engine.ratio * engine.rate))
+    report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
+    seconds = float(1 / (model.ratio * model.rate))
     for clip, x in _readable(corpus, (corpus[k] for k in evenly_spaced(len(corpus), limit)), report):
-        said, wanted = transcript(engine.run(x), vocabulary, seconds), normalise(clip.labels["transcript"])
+        said, wanted = transcript(model.run(x), vocabulary, seconds), normalise(clip.labels["transcript"])
         rates = {"wer": audio.word_errors(said, wanted).rate, "cer": audio.char_errors(said, wanted).rate}
         report.rows.append({"id": clip.id, "reference": wanted, "transcript": said, **rates})
     texts = [[row[key] for row in report.rows] for key in ("transcript", "reference")]
@@ -134,11 +150,8 @@ class Noisy:
 
 def _noisy(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
     """Pairs if the folder has any; else its speech mixed with noise, its own or another folder's."""
-    try:
-        found = clips(folder, ("noisy", "clean"), rate, split)
-    except ValueError as error:
-        return _mixtures(folder, rate, split, limit, noise, error)
-    return _recorded(found, limit)
+    found = find_clips(folder, ("noisy", "clean"), rate, split)
+    return _mixtures(folder, rate, split, limit, noise) if found is None else _recorded(found, limit)
 
 
 def _recorded(corpus: Corpus, limit: int) -> Iterable[Noisy]:
@@ -156,15 +169,15 @@ def _recorded(corpus: Corpus, limit: int) -> Iterable[Noisy]:
         yield Noisy(noisy.id, x, y, audio.dbfs(y) - audio.dbfs(x - y))
 
 
-def _mixtures(
-    folder: Path, rate: int, split: str | None, limit: int, noise: Path | None, error: ValueError
-) -> Iterable[Noisy]:
+def _mixtures(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
     """Every clip of speech with noise from a random place, the SNRs in turn; the same whenever it is asked."""
-    try:
-        speech = clips(folder, ("speech",), rate, split)
-        sounds = clips(noise or folder, ("noise",), rate, split)
-    except ValueError:
-        raise ValueError(f"{error}; nor speech and noise to mix (--noise FOLDER gives noise)") from error
+    speech = find_clips(folder, ("speech",), rate, split)
+    sounds = clips(noise, ("noise",), rate, split) if noise else find_clips(folder, ("noise",), rate, split)
+    if speech is None or sounds is None:
+        raise ValueError(
+            f"{folder} has no clips of noisy or clean to measure on; nor speech and noise to mix (--noise FOLDER gives "
+            f"noise)"
+        )
     for place, k in enumerate(evenly_spaced(len(speech), limit)):
         rng = np.random.default_rng([0, k])
         clean = speech.load(k)
@@ -174,17 +187,17 @@ def _mixtures(
         yield Noisy(speech[k].id, mixed, target, snr)
 
 
-def denoising(engine: Engine, signals: Iterable[Noisy]) -> Report:
+def denoising(model: Model, signals: Iterable[Noisy]) -> Evaluation:
     """SI-SDR, PESQ, STOI and DNSMOS before and after, and by SNR. A measure that is not installed is left out."""
-    report = Report(engine.task)
+    report = Evaluation(model.task)
     for signal in signals:
-        estimate = np.asarray(engine.run(signal.noisy), np.float32).reshape(-1)
+        estimate = np.asarray(model.run(signal.noisy), np.float32).reshape(-1)
         row: dict[str, Any] = {"id": signal.id}
         if signal.snr is not None:
             row["snr"] = round(signal.snr, 2)
         for suffix, x in (("", estimate), ("_before", signal.noisy)):
             for name, measure in MEASURES.items():
-                value = _measured(report, name, measure, x, signal, engine.rate)
+                value = _measured(report, name, measure, x, signal, model.rate)
                 if value is not None:
                     row[f"{name}{suffix}"] = value
         report.rows.append(row)
@@ -198,7 +211,7 @@ def denoising(engine: Engine, signals: Iterable[Noisy]) -> Report:
     return report
 
 
-def _measured(report: Report, name: str, measure: Measure, x: Samples, signal: Noisy, rate: int) -> float | None:
+def _measured(report: Evaluation, name: str, measure: Measure, x: Samples, signal: Noisy, rate: int) -> float | None:
     if name in report.missing or (signal.clean is None and name != "dnsmos"):
         return None
     try:

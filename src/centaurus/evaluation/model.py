@@ -14,7 +14,7 @@ Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Engine:
+class Model:
     """A model to measure: its task, what its outputs mean, and ``run``: samples (t,) to (features, frames)."""
 
     task: str
@@ -26,7 +26,7 @@ class Engine:
 
 
 @dataclass
-class Report:
+class Evaluation:
     """Figures over all clips, rows for each clip, groups (classes, SNRs), and what could not be measured."""
 
     task: str

@@ -11,20 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from centaurus.evaluation.model import Report
+from centaurus.evaluation.model import Evaluation
 from centaurus.system import write_file
-
-GROUPS = {"classifier": "classes.csv", "denoiser": "snr.csv", "recognizer": "conditions.csv"}
-CLIPS = {"classifier": "clips.csv", "denoiser": "clips.csv", "recognizer": "utterances.csv"}
+from centaurus.tasks import TASKS
 
 
-def write(report: Report, folder: Path) -> list[Path]:
+def write(report: Evaluation, folder: Path) -> list[Path]:
     """All files of a report; the pictures only where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "figures.json", json.dumps(report.json(), indent=2) + "\n")
     written = [folder / "figures.json"]
-    for name, rows in ((CLIPS[report.task], report.rows), (GROUPS.get(report.task), report.groups)):
-        if name and rows:
+    task = TASKS[report.task]
+    for name, rows in ((task.clips, report.rows), (task.groups, report.groups)):
+        if rows:
             write_file(folder / name, table(rows))
             written.append(folder / name)
     return written + pictures(report, folder)
@@ -40,7 +39,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def pictures(report: Report, folder: Path) -> list[Path]:
+def pictures(report: Evaluation, folder: Path) -> list[Path]:
     """Confusions of classes; before and after denoising by SNR; error rates over utterances."""
     try:
         import matplotlib
@@ -57,7 +56,7 @@ def pictures(report: Report, folder: Path) -> list[Path]:
     return [path]
 
 
-def _confusions(report: Report, axes: Any) -> None:
+def _confusions(report: Evaluation, axes: Any) -> None:
     names = [group["class"] for group in report.groups]
     place = {name: k for k, name in enumerate(names)}
     counts = np.zeros((len(names), len(names)))
@@ -69,7 +68,7 @@ def _confusions(report: Report, axes: Any) -> None:
     axes.set(xlabel="predicted", ylabel="spoken", title=f"accuracy {report.figures['accuracy']:.1%}")
 
 
-def _by_snr(report: Report, axes: Any) -> None:
+def _by_snr(report: Evaluation, axes: Any) -> None:
     groups = [group for group in report.groups if "si_sdr" in group]
     bands = [group["snr"] for group in groups]
     for name, label in (("si_sdr_before", "noisy"), ("si_sdr", "denoised")):
@@ -79,7 +78,7 @@ def _by_snr(report: Report, axes: Any) -> None:
     axes.legend()
 
 
-def _errors(report: Report, axes: Any) -> None:
+def _errors(report: Evaluation, axes: Any) -> None:
     for name in ("wer", "cer"):
         values = np.sort([row[name] for row in report.rows])
         axes.plot(values, np.arange(1, len(values) + 1) / len(values), label=f"{name} {report.figures[name]:.1%}")

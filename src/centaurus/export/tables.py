@@ -19,7 +19,7 @@ from centaurus.kernels.modes import chunk_tables
 from centaurus.kernels.pair import pair
 from centaurus.ssm import SSM
 from centaurus.ssm.layer import _phases, _unfold
-from centaurus.ssm.streaming import Way, way
+from centaurus.ssm.streaming import Route, route
 
 Array = NDArray[np.float64]
 
@@ -39,8 +39,8 @@ class Local:
 
     layer: SSM  # in double precision
 
-    def _way(self, chunk: int) -> Way:
-        return way(self.layer.topology, _phases(self.layer.topology), chunk)
+    def _way(self, chunk: int) -> Route:
+        return route(self.layer.topology, _phases(self.layer.topology), chunk)
 
     @cached_property
     def roles(self) -> tuple[str, str, str, str]:

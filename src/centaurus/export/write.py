@@ -19,8 +19,8 @@ from centaurus.layer import Layer
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import KEY, Settings, StateShape
 from centaurus.runtime.session import Session
+from centaurus.tasks import TASKS
 
-DEFAULT_SECONDS = {"denoiser": 0.0, "classifier": 0.128, "recognizer": 0.0}  # the least whole hops of at least this
 TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it
 PIECES = 3
 
@@ -81,7 +81,7 @@ def export_and_compare(
 
 def default_chunk(model: Network) -> int:
     """The hop, or more of them where a single one is too little work for a call."""
-    least = DEFAULT_SECONDS[model.task] * float(model.settings["sample_rate"])
+    least = TASKS[model.task].chunk_seconds * float(model.settings["sample_rate"])
     return model.hop * max(1, round(least / model.hop))
 
 

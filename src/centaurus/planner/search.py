@@ -45,18 +45,18 @@ class Entry(NamedTuple):
     peak: int
     cost: Cost | None
     kind: str
-    parents: tuple[tuple[State, Entry], ...]
+    parents: tuple[tuple[Node, Entry], ...]
     chunk: int = 0
 
 
-class State(NamedTuple):
+class Node(NamedTuple):
     """Merged operands (bits) and domain."""
 
     mask: int
     domain: str
 
 
-Table = dict[State, list[Entry]]
+Table = dict[Node, list[Entry]]
 
 
 def fast_length(least: int) -> int:
@@ -118,33 +118,33 @@ class Search:
             self._needed[mask] = "".join(found)
         return self._needed[mask]
 
-    def indices(self, state: State) -> str:
+    def indices(self, state: Node) -> str:
         """Indices of a state's tensor, without time. Modes cannot be summed before there is a kernel."""
         found = self.needed(state.mask)
         if state.domain == "modes":
             return self.problem.modes + "".join(i for i in found if i not in self.problem.modes)
         return found
 
-    def start(self, position: int) -> State:
+    def start(self, position: int) -> Node:
         """The state of an operand by itself."""
         mask = 1 << position
         if mask == self.k:
-            return State(mask, "modes" if self.problem.modes else "time")
-        return State(mask, "time" if mask == self.u else "none")
+            return Node(mask, "modes" if self.problem.modes else "time")
+        return Node(mask, "time" if mask == self.u else "none")
 
-    def transforms(self, state: State) -> Iterator[tuple[State, str, Cost]]:
+    def transforms(self, state: Node) -> Iterator[tuple[Node, str, Cost]]:
         """Edges that change the domain only."""
         mask, indices = state.mask, self.indices(state)
         signal = bool(mask & self.u)
         if state.domain == "modes":
-            out = State(mask, "time")
+            out = Node(mask, "time")
             yield out, "generate", cost.generate(self.rates, indices, self.problem.modes, self.indices(out))
         elif state.domain == "time" and not (signal and mask & self.k):
-            yield State(mask, "frequency"), "rfft", cost.transform(self.rates, indices, signal)
+            yield Node(mask, "frequency"), "rfft", cost.transform(self.rates, indices, signal)
         elif state.domain == "frequency" and signal and mask & self.k:
-            yield State(mask, "time"), "irfft", cost.transform(self.rates, indices, True)
+            yield Node(mask, "time"), "irfft", cost.transform(self.rates, indices, True)
 
-    def merges(self, a: State, b: State) -> Iterator[tuple[State, str, Cost, int]]:
+    def merges(self, a: Node, b: Node) -> Iterator[tuple[Node, str, Cost, int]]:
         """Edges that merge two states; ``a`` holds the signal if either does."""
         mask = a.mask | b.mask
         x, y = self.indices(a), self.indices(b)
@@ -155,12 +155,12 @@ class Search:
             return
         if a.domain == "none":
             a, b, x, y = b, a, y, x
-        out = State(mask, a.domain)
+        out = Node(mask, a.domain)
         signal = bool(mask & self.u)
         yield out, "contract", cost.contract(self.rates, x, y, self.indices(out), a.domain, signal), 0
 
-    def _convolutions(self, a: State, b: State, mask: int, x: str, y: str) -> Iterator[tuple[State, str, Cost, int]]:
-        r, out = self.rates, State(mask, a.domain)
+    def _convolutions(self, a: Node, b: Node, mask: int, x: str, y: str) -> Iterator[tuple[Node, str, Cost, int]]:
+        r, out = self.rates, Node(mask, a.domain)
         z = self.indices(out)
         if a.domain == b.domain == "frequency":
             yield out, "multiply", cost.multiply(r, x, y, z), 0
@@ -177,7 +177,7 @@ class Search:
     def entries(self, every: bool = False) -> Table:
         """Every state that can be reached, with the entries that may lead to the best plan, or with every entry."""
         table: Table = {}
-        by_mask: dict[int, list[State]] = {}
+        by_mask: dict[int, list[Node]] = {}
         for mask in sorted(range(1, self.full + 1), key=lambda m: (m.bit_count(), m)):
             reached: Table = {}
             if mask.bit_count() == 1:
@@ -189,7 +189,7 @@ class Search:
             by_mask[mask] = list(reached)
         return table
 
-    def _merge(self, mask: int, table: Table, by_mask: dict[int, list[State]], reached: Table, every: bool) -> None:
+    def _merge(self, mask: int, table: Table, by_mask: dict[int, list[Node]], reached: Table, every: bool) -> None:
         """Reach a set by merging two parts of it."""
         for a_mask, b_mask in self._splits(mask):
             for a, b in product(by_mask.get(a_mask, ()), by_mask.get(b_mask, ())):
@@ -203,7 +203,7 @@ class Search:
     def _transform(self, mask: int, reached: Table, every: bool) -> None:
         """Reach the same set in another domain. A transform is never followed by its inverse."""
         for domain in ("modes", "time", "frequency"):
-            state = State(mask, domain)
+            state = Node(mask, domain)
             for out, kind, price in self.transforms(state) if state in reached else ():
                 if self.allowed and not self.allowed(mask, 0, kind, domain):
                     continue
@@ -213,7 +213,7 @@ class Search:
 
     def _return_to_time(self, mask: int, reached: Table, every: bool) -> None:
         """After the convolution the inverse transform may follow whatever came before it."""
-        state = State(mask, "frequency")
+        state = Node(mask, "frequency")
         if not (mask & self.u and mask & self.k and state in reached):
             return
         for out, kind, price in self.transforms(state):
@@ -234,7 +234,7 @@ class Search:
         yield from joined or pairs
 
     def _edges(
-        self, states: tuple[State, ...], parents: list[list[Entry]], kind: str, price: Cost, chunk: int = 0
+        self, states: tuple[Node, ...], parents: list[list[Entry]], kind: str, price: Cost, chunk: int = 0
     ) -> Iterator[Entry]:
         """An entry for every combination of the parents' entries, which run in the order given."""
         limit, seconds, own = self.problem.limit, price.seconds + price.backward, price.kept + price.transient
@@ -266,13 +266,13 @@ class LimitError(ValueError):
     """No plan fits the byte limit."""
 
 
-def steps_of(search: Search, state: State, entry: Entry) -> tuple[Step, ...]:
+def steps_of(search: Search, state: Node, entry: Entry) -> tuple[Step, ...]:
     """Steps in the order of execution, kernel before signal."""
     e = search.problem.expression
     numbers: dict[int, Value] = {}
     steps: list[Step] = []
 
-    def visit(state: State, entry: Entry) -> Value:
+    def visit(state: Node, entry: Entry) -> Value:
         if id(entry) in numbers and entry.parents:
             return numbers[id(entry)]
         signal = bool(state.mask & search.u)
@@ -320,7 +320,7 @@ def _plan(search: Search, entry: Entry, name: str) -> Plan:
         search.fft,
         p.modes,
         p.phase,
-        steps_of(search, State(search.full, "time"), entry),
+        steps_of(search, Node(search.full, "time"), entry),
         p.device.name,
         fixed * cost.REAL * (2 if p.backward else 1),
         p.device.tile_bytes,
@@ -352,12 +352,12 @@ def _problem(
 @lru_cache(maxsize=4096)
 def _solve(problem: Problem, allowed: Filter | None = None) -> Plan:
     search = Search(problem, allowed)
-    found = search.entries().get(State(search.full, "time"), [])
+    found = search.entries().get(Node(search.full, "time"), [])
     if not found:
         if problem.limit is None:
             raise ExpressionError(f"no plan for {problem.expression}")
         search = Search(replace(problem, limit=sys.maxsize), allowed)
-        least = min(search.entries()[State(search.full, "time")], key=lambda e: e.peak)
+        least = min(search.entries()[Node(search.full, "time")], key=lambda e: e.peak)
         raise LimitError(
             f"no plan of {problem.expression} fits {problem.limit:,} bytes: the closest needs {least.peak:,} "
             f"({_plan(search, least, 'closest').summary()})"
@@ -399,5 +399,5 @@ def enumerate_plans(
     profile = Device.load(device) if isinstance(device, str) else device
     key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, None)
     search = Search(_problem(*key))
-    found = search.entries(every=True)[State(search.full, "time")]
+    found = search.entries(every=True)[Node(search.full, "time")]
     return [_plan(search, entry, "enumerated") for entry in sorted(found, key=lambda e: e.seconds)]

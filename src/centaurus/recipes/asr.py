@@ -14,8 +14,7 @@ from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
 from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
 from centaurus.train.config import nearest
-from centaurus.train.loader import Corpus as Examples
-from centaurus.train.loader import Item
+from centaurus.train.loader import Examples, Item
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Recognise, text_bytes
 from centaurus.train.teachers import Precomputed, Wav2Vec2

@@ -22,8 +22,9 @@ from centaurus.runtime.io import FileSink, Intake, OutputError, Source, as_rows,
 from centaurus.runtime.modelfile import Settings
 from centaurus.runtime.native import find_compiler, find_source
 from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
+from centaurus.tasks import DENOISER
 
-MODEL = "denoise-16k"
+MODEL = DENOISER.model
 KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
 MARK = ".denoised"
 LONGEST = 60  # seconds: more would be a blur
@@ -228,7 +229,7 @@ def _tree(folder: Path, output: str | None) -> list[Job]:
         and not (inside != folder.resolve() and path.resolve().is_relative_to(inside))
     ]
     if not found:
-        raise AudioError(f"{folder}: holds no sound files ({', '.join(sorted(KINDS))})")
+        raise AudioError(f"holds no sound files ({', '.join(sorted(KINDS))})", folder)
     return [Job(path, target / path.relative_to(folder)) for path in found]
 
 

@@ -119,7 +119,7 @@ class Reader:
             if whole:
                 yield decode(data[:whole], self.layout)
         if self._left:
-            raise AudioError(f"{self.name}: ended {self._left:,} bytes before the length its WAV header promised")
+            raise AudioError(f"ended {self._left:,} bytes before the length its WAV header promised", self.name)
         while self.wav and self._stream.read(READ):
             pass  # chunks after the samples: the writer should not see a broken pipe
 
@@ -133,7 +133,7 @@ class Reader:
     def _header(self) -> Layout:
         head = self._exactly(12)
         if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
-            raise AudioError(f"{self.name}: is no WAV stream; for raw samples say which, as --raw s16le --rate 16000")
+            raise AudioError("is no WAV stream; for raw samples say which, as --raw s16le --rate 16000", self.name)
         layout, long = None, None
         while True:
             name, size = struct.unpack("<4sI", self._exactly(8))
@@ -146,7 +146,7 @@ class Reader:
             else:
                 self._skip(size + size % 2)
         if layout is None:
-            raise AudioError(f"{self.name}: its WAV header has samples before their format")
+            raise AudioError("its WAV header has samples before their format", self.name)
         length = long if size == UNKNOWN and long else size
         known = 0 < length < STREAMED or (length == long and length < 1 << 62)
         self._left = length // layout.frame * layout.frame if known else None
@@ -159,10 +159,10 @@ class Reader:
         name = {PCM: "u8" if bits == 8 else f"s{bits}le", FLOAT: f"f{bits}le"}.get(tag)
         known = {encoding.value: encoding for encoding in Encoding}
         if name not in known:
-            raise AudioError(f"{self.name}: WAV of kind {tag} with {bits} bits is not known: only PCM and float")
+            raise AudioError(f"WAV of kind {tag} with {bits} bits is not known: only PCM and float", self.name)
         layout = Layout(rate, channels, known[name])
         if align != layout.frame:
-            raise AudioError(f"{self.name}: its WAV header says {align} bytes a frame, which should be {layout.frame}")
+            raise AudioError(f"its WAV header says {align} bytes a frame, which should be {layout.frame}", self.name)
         return layout
 
     def _exactly(self, count: int) -> bytes:
@@ -171,7 +171,7 @@ class Reader:
             more = _some(self._stream, count - len(data))
             if not more:
                 what = "is empty" if not data else "ends within its WAV header"
-                raise AudioError(f"{self.name}: {what}")
+                raise AudioError(what, self.name)
             data += more
         return data
 
@@ -297,7 +297,7 @@ def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
     """A sound file in blocks of about so many seconds. One that is cut short is an error, at once or at its end."""
     about = info(path)
     if about.truncated:
-        raise AudioError(f"{path}: is cut short: its header promises more than the {about.frames} frames it holds")
+        raise AudioError(f"is cut short: its header promises more than the {about.frames} frames it holds", path)
     pieces = _complete(path, max(1, round(about.rate * seconds)), about.frames, about.format not in ESTIMATED)
     layout = Layout(about.rate, about.channels, ENCODINGS.get(about.subtype, Encoding.S16))
     return Source(str(path), layout, pieces, about.frames)
@@ -309,7 +309,7 @@ def _complete(path: str | os.PathLike[str], frames: int, wanted: int, exact: boo
         found += block.shape[-1]
         yield block
     if exact and found < wanted:
-        raise AudioError(f"{path}: is cut short: {found} of {wanted} frames could be decoded")
+        raise AudioError(f"is cut short: {found} of {wanted} frames could be decoded", path)
 
 
 def from_pipe(stream: BinaryIO, raw: Layout | None = None) -> Source:

@@ -12,9 +12,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from centaurus.tasks import TASKS
+
 KEY = "centaurus"
 VERSION = 1
-TASKS = ("denoiser", "classifier", "recognizer")
 MOST = {"rate": 1_000_000, "hop": 1 << 20, "chunk": 1 << 24, "latency": 1 << 24, "features": 1 << 20}
 MOST_DELAY = 1 << 24
 MOST_STATES, MOST_AXES, MOST_STATE_NUMBERS, MOST_WORDS = 4096, 8, 1 << 26, 1 << 20

@@ -18,6 +18,7 @@ from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model,
 from centaurus.runtime.native import Binding, Native, open_native
 from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
 from centaurus.runtime.shapes import step_cost
+from centaurus.tasks import TASKS
 
 __all__ = ["Session", "SessionError"]
 
@@ -339,9 +340,6 @@ def _wholes(values: Any, count: int | None, below: int | None) -> bool:
     return whole and (below is None or all(n < below for n in values))
 
 
-DOES = {"denoiser": "denoises", "classifier": "spots keywords", "recognizer": "transcribes"}
-
-
 class Streaming(Protocol):
     """What a task needs of a session, so that a row of a server's session can stand in for one."""
 
@@ -357,8 +355,6 @@ def open_for(task: str, model: str | os.PathLike[str] | Streaming, batch: int, t
     session: Streaming = Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
     given = session.settings.task
     if given != task:
-        raise SessionError(
-            f"{session.settings.name!r:.60} is a {given}, which {DOES.get(given, 'does something else')}; "
-            f"a {task} is needed here"
-        )
+        does = TASKS[given].does if given in TASKS else "does something else"
+        raise SessionError(f"{session.settings.name!r:.60} is a {given}, which {does}; a {task} is needed here")
     return session

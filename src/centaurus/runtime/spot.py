@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from centaurus.decode import Keyword, Smoothing, Spotting
 from centaurus.runtime.io import Intake, as_rows
 from centaurus.runtime.session import SessionError, Streaming, open_for
+from centaurus.tasks import CLASSIFIER
 
-MODEL = "kws-30"
+MODEL = CLASSIFIER.model
 
 
 class Spotter:

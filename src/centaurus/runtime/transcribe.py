@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from centaurus.decode import Greedy, Vocabulary, Word, Words
 from centaurus.runtime.io import Intake, as_rows
 from centaurus.runtime.session import SessionError, Streaming, open_for
+from centaurus.tasks import RECOGNIZER
 
-MODEL = "commands"
+MODEL = RECOGNIZER.model
 
 
 class Transcriber:

@@ -23,14 +23,15 @@ from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
+from centaurus import tasks
 from centaurus.runtime import Session, SessionError
 from centaurus.runtime.session import open_for
 from centaurus.serve.engine import Engine, FullError
 from centaurus.serve.metrics import Metrics
 from centaurus.serve.protocol import SUBPROTOCOL, TOKEN, Message, Request, Stream, error_text, read_request
 
-TASKS = {"denoise": "denoiser", "spot": "classifier", "transcribe": "recognizer"}
-MODELS = {"denoise": "denoise-16k", "spot": "kws-30", "transcribe": "commands"}
+TASKS = {task.command: task.name for task in tasks.TASKS.values()}
+MODELS = {task.command: task.model for task in tasks.TASKS.values()}
 MESSAGE_BYTES = 1 << 20  # of one message of a client: 16 s of one channel of float32 at 16 kHz
 OUTBOX = 64  # results that wait for a client before nothing more is read from it
 ROWS = 64  # rows of a session where nothing else is said: the bytes of their states, not a promise of speed

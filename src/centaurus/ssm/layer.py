@@ -24,8 +24,8 @@ from centaurus.planner.plan import Plan
 from centaurus.planner.search import plan_expression
 from centaurus.ssm import kernel
 from centaurus.ssm.kernel import discretization as discretization_rule
-from centaurus.ssm.streaming import Tables, Way, advance, tables, way
-from centaurus.ssm.topology import EQUATIONS, Counts, Topology, named_sizes, topology
+from centaurus.ssm.streaming import PieceTables, Route, advance, piece_tables, route
+from centaurus.ssm.topology import EQUATIONS, BlockCounts, Topology, named_sizes, topology
 
 TopologyName = Literal["depthwise", "separable", "grouped", "pointwise", "bottleneck", "full"]
 Discretization = Literal["simple", "zoh", "bilinear"]
@@ -151,7 +151,7 @@ class SSM(Layer):
         sizes = ", ".join(f"{i}={s}" for i, s in self.topology.sizes)
         return f"{EQUATIONS.get(self.topology_name, self.topology_name)}, {sizes}"
 
-    def counts(self, convention: str = "table") -> Counts:
+    def counts(self, convention: str = "table") -> BlockCounts:
         """Parameters, FLOPs per step and state floats, as the paper counts them."""
         return self.topology.counts(convention)
 
@@ -256,17 +256,17 @@ class SSM(Layer):
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
         """A piece with its history, in one chunk or several."""
         length = u.shape[-1]
-        taken = way(self.topology, _phases(self.topology), length if length <= LONGEST_CHUNK else CHUNK)
+        taken = route(self.topology, _phases(self.topology), length if length <= LONGEST_CHUNK else CHUNK)
         known = once((id(self), taken.link.chunk, u.dtype), lambda: self._tables(taken, u.dtype))
         state = self.init_state(u.shape[0]) if state is None else state
         assert isinstance(state, Tensor)
         return advance(taken, u, known, state)
 
-    def _tables(self, taken: Way, dtype: torch.dtype) -> Tables:
+    def _tables(self, taken: Route, dtype: torch.dtype) -> PieceTables:
         t = self.topology
         log_a, w = self._modes(dtype)
         operands = {n: self.get_parameter(n).to(dtype) for n in [*t.before(), *t.after()]}
-        return tables(taken, operands, self._weight(w, dtype, fold=True), log_a)
+        return piece_tables(taken, operands, self._weight(w, dtype, fold=True), log_a)
 
 
 def _resolve(

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from centaurus.kernels.precision import check_precision, without_autocast, working
 from centaurus.layer import Layer, State, check_channels
 from centaurus.ssm.kernel import DT_RANGE, kaiming_uniform
-from centaurus.ssm.topology import Counts, check_arguments
+from centaurus.ssm.topology import BlockCounts, check_arguments
 
 CHUNK = 32
 LOW_RANK = 16
@@ -55,7 +55,7 @@ class S6(Layer):
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, states={self.states}, rank={self.rank}"
 
-    def counts(self, convention: str = "table") -> Counts:
+    def counts(self, convention: str = "table") -> BlockCounts:
         """The paper's formulas with the low-rank factor 16, rounded up."""
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
@@ -63,7 +63,7 @@ class S6(Layer):
         gate = math.ceil(h * h / LOW_RANK) if self.default_rank else h * self.rank
         mixer = 0 if self.M is None else h * self.out_channels
         flops = 14 * h * n + (math.ceil(4 * h * h / LOW_RANK) if self.default_rank else 4 * gate) + 2 * mixer
-        return Counts(4 * h * n + gate + mixer, flops, h * n)
+        return BlockCounts(4 * h * n + gate + mixer, flops, h * n)
 
     def init_state(self, batch: int) -> State:
         """Zeros of shape (batch, channels, states)."""

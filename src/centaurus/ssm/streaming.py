@@ -17,7 +17,7 @@ from centaurus.ssm.topology import Topology
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """The index strings of a piece's way through an equation: operands before the state, chunks, operands after."""
 
     lone: tuple[int, ...]  # axes of the signal that are only summed
@@ -29,7 +29,7 @@ class Way:
 
 
 @lru_cache(maxsize=4096)
-def way(t: Topology, phases: tuple[str, str], chunk: int) -> Way:
+def route(t: Topology, phases: tuple[str, str], chunk: int) -> Route:
     """The way for pieces that are taken in chunks of this many samples."""
     driven, read = phases
     indices = t.expression.operands[t.expression.signal]
@@ -51,11 +51,11 @@ def way(t: Topology, phases: tuple[str, str], chunk: int) -> Way:
         after.append((letter, own, out, result))
         out = result
     order = tuple(out.index(i) for i in t.expression.output)
-    return Way(lone, tuple(before), link, weighted, tuple(after), order)
+    return Route(lone, tuple(before), link, weighted, tuple(after), order)
 
 
 @dataclass(frozen=True)
-class Tables:
+class PieceTables:
     """What a piece needs of the parameters."""
 
     operands: Mapping[str, Tensor]
@@ -63,14 +63,14 @@ class Tables:
     log_a: Tensor
 
 
-def tables(w: Way, operands: Mapping[str, Tensor], weight: Tensor, log_a: Tensor) -> Tables:
+def piece_tables(w: Route, operands: Mapping[str, Tensor], weight: Tensor, log_a: Tensor) -> PieceTables:
     """The tables of a chunk beside the operands."""
     link = w.link
     made = chunk_tables(weight, w.weighted, log_a, link.modes, link.kernel, link.phase, link.chunk)
-    return Tables(operands, link.prepare(made), log_a)
+    return PieceTables(operands, link.prepare(made), log_a)
 
 
-def advance(w: Way, u: Tensor, known: Tables, state: Tensor) -> tuple[Tensor, Tensor]:
+def advance(w: Route, u: Tensor, known: PieceTables, state: Tensor) -> tuple[Tensor, Tensor]:
     """Output and the state after the piece."""
     if w.lone:
         u = u.sum(w.lone)

@@ -23,7 +23,7 @@ REAL_ONLY = {"M"}  # a mixer stays real when the rest is complex
 
 
 @dataclass(frozen=True)
-class Counts:
+class BlockCounts:
     """Parameters and FLOPs per recurrent step as the paper counts them, and the floats of the online state."""
 
     parameters: int
@@ -119,7 +119,7 @@ class Topology:
         reached = set().union(*(self.indices(n) for n in [*self.before(), *self.after()]))
         return "".join(i for i in inner if i in reached) or inner
 
-    def counts(self, convention: str = "table") -> Counts:
+    def counts(self, convention: str = "table") -> BlockCounts:
         """The paper's formulas: biases, norms and Δ are not counted. ``results`` leaves out adding the input."""
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
@@ -134,7 +134,7 @@ class Topology:
         flops += modes * (6 + (0 if convention == "results" else 2 if driven else 1))
         read = any(self.is_complex(n) for n in self.after())
         flops += sum(size[n] * ((8 if read else 4) if self.is_complex(n) else 2) for n in self.weights())
-        return Counts(parameters, flops, 2 * modes)
+        return BlockCounts(parameters, flops, 2 * modes)
 
 
 def _named(text: str) -> Expression:

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
 
 C = TypeVar("C", bound="Training")
 BUDGETS = ("epochs", "steps", "minutes")
@@ -83,8 +85,12 @@ def _pair(config: Training, text: str) -> tuple[str, Any]:
     known = get_type_hints(type(config))
     if key not in known:
         raise ValueError(f"there is no setting {key!r}{nearest(key, known)}")
-    kind = float if known[key] is float else type(getattr(config, key))  # 3 minutes were given, 1.5 may be now
-    return key, _parse(key, value, kind)
+    try:
+        return key, msgspec.convert(value, known[key], strict=False)
+    except msgspec.ValidationError as error:
+        choices = " or ".join(map(str, get_args(known[key])))  # of a Literal
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(known[key], choices)
+        raise ValueError(f"{key} should be {wanted}, got {value!r}") from error
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
@@ -92,16 +98,6 @@ def nearest(key: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(key, names, 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(names))}"
-
-
-def _parse(key: str, text: str, kind: type) -> Any:
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}[text.lower()]
-        return kind(text)
-    except (ValueError, KeyError) as error:
-        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
-        raise ValueError(f"{key} should be {wanted}, got {text!r}") from error
 
 
 def to_data(config: Training) -> dict[str, Any]:
@@ -115,4 +111,7 @@ def from_data(kind: type[C], data: dict[str, Any]) -> C:
     unknown = sorted(set(data) - names)
     if unknown:
         raise ValueError(f"the configuration has unknown settings {', '.join(unknown)}: written by another version?")
-    return kind(**data)
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the configuration cannot be used: {error}") from error

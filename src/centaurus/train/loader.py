@@ -21,7 +21,7 @@ Item = dict[str, np.ndarray[Any, Any]]
 Key = tuple[int, int]
 
 
-class Corpus(Protocol):
+class Examples(Protocol):
     """Examples to train or validate on. Whatever is random in an example comes from the generator it is given."""
 
     def size(self) -> int:
@@ -37,7 +37,7 @@ class Corpus(Protocol):
 class Keyed(Dataset[Item]):
     """A corpus by (epoch, index): the same key gives the same numbers in any process."""
 
-    def __init__(self, corpus: Corpus, seed: int) -> None:
+    def __init__(self, corpus: Examples, seed: int) -> None:
         self.corpus, self.seed = corpus, seed
 
     def __getitem__(self, key: Key) -> Item:
@@ -47,7 +47,7 @@ class Keyed(Dataset[Item]):
 class Order(Sampler[list[Key]]):
     """Batches of keys for one process from a step on, without end."""
 
-    def __init__(self, corpus: Corpus, seed: int, batch: int, rank: int = 0, ranks: int = 1, start: int = 0) -> None:
+    def __init__(self, corpus: Examples, seed: int, batch: int, rank: int = 0, ranks: int = 1, start: int = 0) -> None:
         if corpus.size() < 1:
             raise ValueError("there is nothing to train on: the corpus has no examples")
         if batch % ranks:
@@ -90,12 +90,12 @@ def _stack(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return stacked
 
 
-def batches(corpus: Corpus, seed: int, order: Order, workers: int, pin: bool = False) -> DataLoader[Item]:
+def batches(corpus: Examples, seed: int, order: Order, workers: int, pin: bool = False) -> DataLoader[Item]:
     """The endless training batches of this process."""
     return _loader(Keyed(corpus, seed), order, workers, pin)
 
 
-def validation(corpus: Corpus, batch: int, limit: int, rank: int, ranks: int, workers: int) -> DataLoader[Item]:
+def validation(corpus: Examples, batch: int, limit: int, rank: int, ranks: int, workers: int) -> DataLoader[Item]:
     """This process's share of the validation examples, once, the same every time."""
     keys = [(0, index) for index in evenly_spaced(corpus.size(), limit)[rank::ranks]]
     groups = [keys[k : k + batch] for k in range(0, len(keys), batch)]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from centaurus.audio.spectrogram import Samples, spectrogram
 from centaurus.models.count import count
 from centaurus.models.network import Network
+from centaurus.tasks import TASKS
 from centaurus.train.objectives import Example
 from centaurus.train.run import Run, Standing
 
@@ -99,13 +100,6 @@ class Diary:
         self.board.close()
 
 
-PURPOSE = {
-    "classifier": "Keyword spotting: class logits at every frame of a stream.",
-    "denoiser": "Speech denoising: clean samples from noisy ones, as they come.",
-    "recognizer": "Speech recognition: token logits at every frame of a stream, for CTC decoding.",
-}
-
-
 def card(run: Run, net: Network) -> str:
     """What the model is, what it learnt from, how it was trained, and how it does on the validation examples."""
     described, rate = run.description(), int(net.settings["sample_rate"])
@@ -124,7 +118,7 @@ def card(run: Run, net: Network) -> str:
         facts["tokens"] = f"{len(net.settings['tokens']):,}"
     parts = [
         f"# {described.get('recipe', net.task)}: {described['settings'].get('network', net.task)}",
-        PURPOSE[net.task],
+        TASKS[net.task].purpose,
         _table("", facts),
         "## Validation",
         f"The averaged weights at step {best.get('step', 0)}, the best of {len(checks)} validations:",

@@ -22,7 +22,7 @@ from torch import nn
 from centaurus.models.network import Network
 from centaurus.train.checkpoints import Checkpoints, judged, last_good
 from centaurus.train.config import Training
-from centaurus.train.loader import Corpus, Order, batches, validation
+from centaurus.train.loader import Examples, Order, batches, validation
 from centaurus.train.log import Diary, Watcher
 from centaurus.train.objectives import Batch, Example, Objective
 from centaurus.train.optim import OPTIMIZERS, Average, Budget, cosine, set_rate
@@ -35,8 +35,8 @@ Figures = dict[str, float]
 class Data(NamedTuple):
     """What to learn from, and what to measure on."""
 
-    train: Corpus
-    validate: Corpus
+    train: Examples
+    validate: Examples
 
 
 def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: Watcher | None = None) -> Standing:
@@ -104,7 +104,7 @@ def _accelerator(precision: str) -> Accelerator:
 
 
 @contextmanager
-def _source(corpus: Corpus, config: Training, accelerator: Accelerator, step: int) -> Iterator[Iterator[Batch]]:
+def _source(corpus: Examples, config: Training, accelerator: Accelerator, step: int) -> Iterator[Iterator[Batch]]:
     """This process's batches from a step on; its workers end with it."""
     rank, ranks, part = accelerator.process_index, accelerator.num_processes, config.batch // config.accumulate
     order = Order(corpus, config.seed, part, rank, ranks, step * config.accumulate)
@@ -162,7 +162,7 @@ def _check_loss(loss: float, step: int, lr: float, run: Run) -> None:
 
 @torch.no_grad()
 def _validate(
-    objective: Objective, net: Network, corpus: Corpus, config: Training, accelerator: Accelerator
+    objective: Objective, net: Network, corpus: Examples, config: Training, accelerator: Accelerator
 ) -> tuple[Figures, list[Example]]:
     """Figures over all processes, and examples of the first batch."""
     rank, ranks = accelerator.process_index, accelerator.num_processes

@@ -53,9 +53,8 @@ def bark_scale() -> Scale:
     quiet = 3.64 * khz**-0.8 - 6.5 * np.exp(-0.6 * (khz - 3.3) ** 2) + 1e-3 * khz**4
     threshold = 10 ** ((quiet - 3).clip(-5, 77) / 10)
     width = float(edges[1] - edges[0])
-    return Scale(
-        *(torch.from_numpy(x).float() if isinstance(x, np.ndarray) else x for x in (shares, width, centres, threshold))
-    )
+    tables = [torch.from_numpy(x).float() for x in (shares, centres, threshold)]
+    return Scale(tables[0], width, tables[1], tables[2])
 
 
 def perceptual(estimate: Tensor, clean: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from centaurus.system import write_file
 
 PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr", "tokenizers", "safetensors")
@@ -141,7 +143,7 @@ class Run:
 
     def standing(self, checkpoint: Path) -> Standing:
         """Where the run stood at a checkpoint."""
-        return Standing(**json.loads((checkpoint / "standing.json").read_text()))
+        return msgspec.json.decode((checkpoint / "standing.json").read_bytes(), type=Standing)
 
 
 def _sync(path: Path) -> None:

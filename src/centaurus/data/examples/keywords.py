@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from centaurus.audio.augment import add_noise, change_speed, fit, preceded, shift
 from centaurus.audio.level import gain
 from centaurus.data.corpus import Corpus
-from centaurus.data.layouts.speech_commands import SILENCE, subset
+from centaurus.data.layouts.speech_commands import subset
 from centaurus.data.noise import coloured, equalised, looped
+from centaurus.decode.keywords import BACKGROUND
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
@@ -63,7 +64,7 @@ class Keywords:
         if not found:
             raise ValueError(f"the {words.name} corpus has no clips with a word")
         names = found if classes is None else subset(classes, found)
-        self.classes = (*names, SILENCE) if background else names
+        self.classes = (*names, BACKGROUND) if background else names
         self.words = words.where(word=names)
         self.others = words.of(clip for clip in words if clip.labels.get("word", names[0]) not in names)
         self.speech = None if speech is None else without_words(speech, names)

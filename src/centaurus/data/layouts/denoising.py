@@ -35,7 +35,7 @@ def paired_clips(root: Path, faults: Faults) -> Iterator[Clip]:
         files = {kind: {path.stem: path for path in sound_files(folder)} for kind, folder in folders.items()}
         for kind, other in (("clean", "noisy"), ("noisy", "clean")):
             for stem in sorted(files[kind].keys() - files[other].keys()):
-                faults.add(AudioError(f"{files[kind][stem]}: has no partner in {folders[other]}"))
+                faults.add(AudioError(f"has no partner in {folders[other]}", files[kind][stem]))
         stems = sorted(files["clean"].keys() & files["noisy"].keys())
         training = "test" not in name
         speakers = {speaker_of(files["clean"][stem]) for stem in stems}

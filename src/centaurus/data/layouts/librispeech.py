@@ -35,7 +35,7 @@ def librispeech_clips(root: Path, faults: Faults) -> Iterator[Clip]:
             for name, text in _lines(texts, " "):
                 path = texts.parent / f"{name}.flac"
                 if path.name not in here:
-                    faults.add(AudioError(f"{path}: no such file, though {texts.name} has its text"))
+                    faults.add(AudioError(f"no such file, though {texts.name} has its text", path))
                     continue
                 labels = {"kind": "speech", "speaker": speaker, "chapter": chapter, "transcript": text}
                 labels |= {"subset": folder.name, "split": SPLITS[_split(folder)]}
@@ -72,7 +72,7 @@ def _suffix(folder: Path) -> str:
     for suffix in (".flac", ".opus", ".ogg", ".wav"):
         if next(folder.glob(f"*/*/*{suffix}"), None) is not None:
             return suffix
-    raise AudioError(f"{folder}: has no SPEAKER/BOOK/*.flac or *.opus")
+    raise AudioError("has no SPEAKER/BOOK/*.flac or *.opus", folder)
 
 
 def _lines(path: Path, separator: str) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ def _lines(path: Path, separator: str) -> Iterator[tuple[str, str]]:
             for number, line in enumerate(file, start=1):
                 name, found, text = line.rstrip("\n").partition(separator)
                 if not found or not name or "/" in name:
-                    raise AudioError(f"{path}: line {number} is no name and text")
+                    raise AudioError(f"line {number} is no name and text", path)
                 yield name, text.strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise AudioError(f"{path}: cannot be read: {error}") from error
+        raise AudioError(f"cannot be read: {error}", path) from error

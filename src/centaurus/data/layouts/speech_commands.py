@@ -19,9 +19,8 @@ _MORE = ("seven", "sheila", "six", "three", "tree", "two", "wow", "zero")
 WORDS_30 = tuple(sorted(COMMANDS + _OTHERS + _MORE))
 WORDS_35 = tuple(sorted((*WORDS_30, "backward", "follow", "forward", "learn", "visual")))
 SUBSETS: dict[int, tuple[str, ...]] = {10: COMMANDS, 30: WORDS_30, 35: WORDS_35}
-BACKGROUND = "_background_noise_"
+NOISE_FOLDER = "_background_noise_"
 LISTS = {"validation_list.txt": "val", "testing_list.txt": "test"}
-SILENCE = "background"
 
 
 def subset(words: int | Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
@@ -42,9 +41,9 @@ def clips(root: Path) -> Iterator[Clip]:
     """Every word, with the official split, and the background noise."""
     splits = official_splits(root)
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        if folder.name == BACKGROUND:
+        if folder.name == NOISE_FOLDER:
             for path in sound_files_in(folder):
-                yield Clip(path, f"{BACKGROUND}/{path.name}", labels={"kind": "noise", "category": path.stem})
+                yield Clip(path, f"{NOISE_FOLDER}/{path.name}", labels={"kind": "noise", "category": path.stem})
         elif not folder.name.startswith(("_", ".")):
             for path in sound_files_in(folder):
                 name = f"{folder.name}/{path.name}"
@@ -63,7 +62,7 @@ def official_splits(root: Path) -> dict[str, str]:
             try:
                 lines = path.read_text(encoding="utf-8").split()
             except UnicodeDecodeError as error:
-                raise AudioError(f"{path}: is no list of clips: {error}") from error
+                raise AudioError(f"is no list of clips: {error}", path) from error
             splits |= dict.fromkeys(lines, split)
     return splits
 

@@ -1,0 +1,69 @@
+"""The tasks a network can have, a record each: what other packages need to know about one.
+
+To add a task, add its record here, a table and a network (``models``), an objective (``train.objectives``), a recipe
+(``recipes``), metrics (``evaluation.metrics``), and a module of ``cli`` if it has a command of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. ``name`` is what model files carry."""
+
+    name: str
+    command: str
+    """The verb of the command line, and of the server."""
+    does: str
+    """What a model of this task does, as in "it denoises, and …"."""
+    purpose: str
+    """The first line of a model card."""
+    outputs: str
+    """The setting that names the network's outputs; empty where they are samples."""
+    chunk_seconds: float
+    """An exported step takes the fewest hops that last this long; 0 for a single hop."""
+    clips: str
+    """The file with a row for each clip of an evaluation."""
+    groups: str
+    """The file with a row for each group of clips: classes, SNRs, conditions."""
+    model: str
+    """The shipped model that is used where none is named."""
+
+
+DENOISER = Task(
+    name="denoiser",
+    command="denoise",
+    does="denoises",
+    purpose="Speech denoising: clean samples from noisy ones, as they come.",
+    outputs="",
+    chunk_seconds=0.0,
+    clips="clips.csv",
+    groups="snr.csv",
+    model="denoise-16k",
+)
+CLASSIFIER = Task(
+    name="classifier",
+    command="spot",
+    does="spots keywords",
+    purpose="Keyword spotting: class logits at every frame of a stream.",
+    outputs="classes",
+    chunk_seconds=0.128,
+    clips="clips.csv",
+    groups="classes.csv",
+    model="kws-30",
+)
+RECOGNIZER = Task(
+    name="recognizer",
+    command="transcribe",
+    does="transcribes",
+    purpose="Speech recognition: token logits at every frame of a stream, for CTC decoding.",
+    outputs="tokens",
+    chunk_seconds=0.0,
+    clips="utterances.csv",
+    groups="conditions.csv",
+    model="commands",
+)
+TASKS: dict[str, Task] = {task.name: task for task in (DENOISER, CLASSIFIER, RECOGNIZER)}
+"""Every task by name."""
