@@ -119,10 +119,15 @@ def pictures(layer: SSM, hertz: float) -> dict[str, Any]:
     times, levels = memory(layer, hertz)
     return {
         "ms": [rounded(-1e3 / (float(re) * hertz)) for re, _ in modes],
-        "hz": [rounded(abs(float(im)) * hertz / (2 * math.pi)) for _, im in modes],
+        "hz": [rounded(folded(float(im)) * hertz / (2 * math.pi)) for _, im in modes],
         "t": times,
         "db": levels,
     }
+
+
+def folded(angle: float) -> float:
+    """The angle of a mode within 0 and π: what lies above half the rate is heard below it."""
+    return abs((angle + math.pi) % (2 * math.pi) - math.pi)
 
 
 def memory(layer: SSM, hertz: float) -> tuple[list[float], list[float]]:

@@ -1,7 +1,7 @@
 // The page that removes noise: live from the microphone, or from a file.
 
 import { addNode, openContext, openMicrophone } from "./live.js";
-import { action, byId, clock, download, loadModule, oneOf, say, showError, site, slider, startWorker, State, whole } from "./page.js";
+import { action, byId, clock, download, element, loadModule, oneOf, say, showError, site, slider, startWorker, State, upTo, whole } from "./page.js";
 import { Network } from "./network.js";
 import { Result } from "./result.js";
 import { acceptFiles, openDemo, openSound } from "./sound.js";
@@ -17,6 +17,7 @@ const state = new State({
   mix: { default: 100, read: whole(0, 100) },
   limit: { default: 0, read: whole(0, LIMITS) },
   listen: { default: "cleaned", read: oneOf(["cleaned", "original"]) },
+  model: { default: "denoise-16k", read: upTo(40) },
 });
 const pictures = { before: new Spectrogram(byId("before")), after: new Spectrogram(byId("after")) };
 const meters = { before: new Meter(byId("meter-before")), after: new Meter(byId("meter-after")) };
@@ -45,12 +46,10 @@ for (const choice of document.querySelectorAll("input[name=listen]")) {
 }
 
 async function denoiser() {
-  const { models } = await site();
-  const model = models.find(({ task }) => task === "denoiser");
+  const model = byId("model").value;
   if (!model) throw new Error("This site has no denoiser: its models/ folder holds no module of one.");
-  byId("model").textContent = model.name;
-  const bytes = await loadModule(model.name);
-  return { model, bytes, network: new Network(bytes) };
+  const bytes = await loadModule(model);
+  return { bytes, network: new Network(bytes) };
 }
 
 async function begin(next) {
@@ -98,13 +97,18 @@ class Live {
     }
   }
 
-  ready({ latency, rate }) {
+  ready({ lag, latency, rate }) {
+    this.lag = lag; // samples at the beginning that belong to nothing
     const output = (this.context.baseLatency ?? 0) + (this.context.outputLatency ?? 0);
     const network = (1000 * latency) / rate;
     byId("latency").textContent = `${network.toFixed(0)} ms + ${(1000 * output).toFixed(0)} ms of the device`;
   }
 
-  sound({ dry, wet }) {
+  sound({ dry: allDry, wet: allWet }) {
+    const skip = Math.min(this.lag, allDry.length);
+    this.lag -= skip;
+    if (skip === allDry.length) return;
+    const [dry, wet] = [allDry.subarray(skip), allWet.subarray(skip)];
     this.recordings.dry.push(dry);
     this.recordings.wet.push(wet);
     pictures.before.push(dry);
@@ -327,7 +331,8 @@ class Player {
 
 function offerSave(text) {
   byId("save").disabled = false;
-  byId("save-original").disabled = !result.original;
+  byId("save-original").disabled = false;
+  byId("save-original").hidden = !result.original;
   byId("save-hint").textContent = text;
 }
 
@@ -387,6 +392,15 @@ for (const canvas of [byId("before"), byId("after")]) {
   });
 }
 acceptFiles({ drop: byId("drop"), choose: byId("choose"), input: byId("file"), take });
-site().then(({ models }) => {
-  byId("model").textContent = models.find(({ task }) => task === "denoiser")?.name ?? "none";
-}, showError);
+byId("model").addEventListener("change", ({ target }) => {
+  state.set("model", target.value);
+  say(`${target.value} is used for the next file or recording.`);
+});
+
+async function start() {
+  const names = (await site()).models.filter(({ task }) => task === "denoiser").map(({ name }) => name);
+  byId("model").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+  byId("model").value = names.includes(state.get("model")) ? state.get("model") : (names[0] ?? "");
+}
+
+start().catch(showError);

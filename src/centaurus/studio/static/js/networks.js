@@ -4,7 +4,7 @@ import { byId, element, fetchJson, short, showError, State, upTo, whole } from "
 
 const KINDS = ["full", "bottleneck", "pointwise", "separable", "s6"];
 const WIDTH = 720;
-const HEIGHT = 280;
+const HEIGHT = 292;
 
 const state = new State({
   network: { default: "denoise-16k", read: upTo(40) },
@@ -42,7 +42,7 @@ function showShape({ name, layers }) {
   const height = (channels) => 8 + 150 * Math.sqrt(channels / most);
   const low = Math.log2(Math.min(...layers.map((layer) => layer.rate)));
   const high = Math.log2(Math.max(...layers.map((layer) => layer.rate)));
-  const level = (hertz) => 222 + 34 * (high > low ? 1 - (Math.log2(hertz) - low) / (high - low) : 0);
+  const level = (hertz) => 234 + 34 * (high > low ? 1 - (Math.log2(hertz) - low) / (high - low) : 0);
   const parts = layers.flatMap((layer, k) => {
     const [x, top, opacity] = [k * each, base - height(layer.out), 0.3 + 0.7 * Math.sqrt(layer.states / states)];
     const points = `${x + 2},${base} ${x + 2},${base - height(layer.in)} ${x + each - 2},${top} ${x + each - 2},${base}`;
@@ -55,7 +55,7 @@ function showShape({ name, layers }) {
   layers.forEach((layer, k) => (line += `${k ? "L" : "M"}${k * each} ${level(layer.rate)}L${(k + 1) * each} ${level(layer.rate)}`));
   parts.push(element("svg:path", { class: "after", d: line }));
   const hertz = (value) => short(value, "Hz");
-  parts.push(element("svg:text", { class: "name-after", x: 2, y: level(layers[0].rate) - 6 }, hertz(layers[0].rate)));
+  parts.push(element("svg:text", { class: "name-after", x: 2, y: level(layers[0].rate) + 16 }, hertz(layers[0].rate)));
   const slowest = layers.reduce((best, layer, k) => (layer.rate < layers[best].rate ? k : best), 0);
   if (slowest) parts.push(element("svg:text", { class: "name-after", x: slowest * each + 4, y: level(layers[slowest].rate) + 16 }, hertz(layers[slowest].rate)));
   const label = `${name}: ${layers.length} state-space layers from ${layers[0].in} to at most ${most} channels`;
@@ -94,7 +94,7 @@ function showTrained({ trained, layers }) {
 function axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel, yLabel }) {
   for (const [at, name] of xTicks) {
     parts.push(element("svg:path", { class: "axis", d: `M${at} 10V${height - bottom}` }));
-    parts.push(element("svg:text", { class: "soft", x: at, y: height - bottom + 16, "text-anchor": "middle" }, name));
+    parts.push(element("svg:text", { class: "soft", x: at, y: height - bottom + 16, "text-anchor": at > width - 30 ? "end" : "middle" }, name));
   }
   for (const [at, name] of yTicks) {
     parts.push(element("svg:path", { class: "axis", d: `M${left} ${at}H${width - 10}` }));

@@ -100,10 +100,13 @@ class Grid {
 
 // The operands of an equation "u_bit B_ni K_nt -> y_bnt".
 function read(equation) {
-  const [left, right] = equation.split("->").map((side) => side.trim());
-  const operands = left.split(/\s+/).map((term) => ({ name: term.split("_")[0], indices: term.split("_")[1] ?? "" }));
-  return { operands, output: right.split("_")[1] ?? right };
+  const [left, right = ""] = equation.split("->").map((side) => side.trim());
+  const operands = left.split(/\s+/).map((term) => ({ name: term.split("_")[0], indices: letters(term.split("_")[1]) }));
+  return { operands, output: letters(right.split("_")[1]) };
 }
+
+// The indices of a term that may not be finished.
+const letters = (text = "") => [...text].filter((letter) => /[a-z]/i.test(letter)).join("");
 
 const text = () => planner.equations[state.get("equation")] ?? state.get("equation");
 
@@ -142,8 +145,8 @@ function showSizes() {
   for (const [id, fallback] of [["x", 0], ["y", 1]]) {
     const options = indices().map((index) => element("option", { value: index }, `${index} ${MEANING[index] ?? ""}`));
     byId(id).replaceChildren(...options);
-    const letters = indices();
-    byId(id).value = letters.includes(state.get(id)) ? state.get(id) : letters[Math.min(fallback, letters.length - 1)];
+    const known = indices();
+    byId(id).value = known.includes(state.get(id)) ? state.get(id) : known[Math.min(fallback, known.length - 1)];
   }
 }
 
@@ -168,10 +171,10 @@ async function ask() {
 
 // Operands above, indices between, the output below: an index joins everything that carries it.
 function showNetwork({ operands, output, sizes: known }) {
-  const letters = [...new Set(operands.flatMap(({ indices: i }) => [...i]))];
+  const all = [...new Set(operands.flatMap(({ indices: i }) => [...i]))];
   const width = 640;
   const place = (k, count) => ((k + 0.5) / count) * width;
-  const at = new Map(letters.map((index, k) => [index, place(k, letters.length)]));
+  const at = new Map(all.map((index, k) => [index, place(k, all.length)]));
   const parts = [];
   const edge = (x1, y1, x2, y2) => {
     const middle = (y1 + y2) / 2;

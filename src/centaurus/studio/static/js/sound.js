@@ -4,6 +4,7 @@ import { Arrays } from "./clean.js";
 import { WavSource } from "./wav.js";
 
 const DECODED_RATE = 48_000; // browsers do not tell a file's own rate: this is enough for every one of them
+const FLAC_RATE = 18; // byte of a FLAC file where 20 bits of its rate begin
 const LONG = 20 * 60; // seconds: longer files are decoded at the network's rate, for a third of the memory
 const DEMO = "demo.flac";
 
@@ -14,7 +15,7 @@ export async function openSound(file, networkRate) {
     if (!wav.frames) throw new Error(`${file.name} holds no sound.`);
     return { source: wav, transfer: { blob: file } };
   }
-  const rate = (await lengthOf(file)) > LONG ? networkRate : DECODED_RATE;
+  const rate = (await lengthOf(file)) > LONG ? networkRate : ((await flacRate(file)) ?? DECODED_RATE);
   let buffer;
   try {
     const data = await file.arrayBuffer();
@@ -34,6 +35,13 @@ export async function openDemo() {
   const response = await fetch(DEMO);
   if (!response.ok) throw new Error(`The demo clip could not be loaded (${response.status}).`);
   return new File([await response.blob()], DEMO);
+}
+
+async function flacRate(file) {
+  const head = new DataView(await file.slice(0, FLAC_RATE + 4).arrayBuffer());
+  if (head.byteLength < FLAC_RATE + 4 || head.getUint32(0) !== 0x664c6143) return null; // "fLaC"
+  const rate = head.getUint32(FLAC_RATE) >>> 12;
+  return rate >= 8_000 && rate <= 96_000 ? rate : null; // what every browser can decode to
 }
 
 // Seconds, as the browser's player says; 0 if it does not know.

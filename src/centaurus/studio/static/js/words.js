@@ -27,44 +27,64 @@ let decoders = null;
 let words = []; // of the captions, to be saved
 let awakeUntil = -Infinity;
 
-slider(state, "threshold", (value) => `${Math.round(100 * value)} %`, (value) => decoders && (decoders.spotting.threshold = value));
-slider(state, "window", (value) => `${value} ms`, (value) => decoders && (decoders.spotting.window = value / 1000));
-byId("wake").addEventListener("change", ({ target }) => state.set("wake", target.value));
+slider(state, "threshold", (value) => `${Math.round(100 * value)} %`, (value) => decoders?.change({ threshold: value }));
+slider(state, "window", (value) => `${value} ms`, (value) => decoders?.change({ window: value / 1000 }));
+byId("wake").addEventListener("change", async ({ target }) => {
+  state.set("wake", target.value);
+  const found = await models();
+  byId("model").textContent = running(found).map(({ name }) => name).join(", ");
+  if (job && found.wakes.length) say("The new wake word counts from the next recording on.");
+});
 
 async function models() {
   const found = (await site()).models;
-  const keyword = found.find(({ task, name }) => task === "classifier" && !name.startsWith("wake"));
+  const classifiers = found.filter(({ task }) => task === "classifier").sort((a, b) => b.classes.length - a.classes.length);
+  const [keyword, ...wakes] = classifiers; // the one with the most words; others know a wake word each
   if (!keyword) throw new Error("This site has no keyword model: its models/ folder holds no module of one.");
-  return { keyword, recognizer: found.find(({ task }) => task === "recognizer") };
+  const wake = wakes.find(({ classes }) => classes.includes(state.get("wake")));
+  return { keyword, wakes, wake, recognizer: found.find(({ task }) => task === "recognizer") };
 }
+
+const running = ({ keyword, recognizer, wake }) => [keyword, recognizer, wake].filter(Boolean);
+const loadRunning = async () => loadModels(running(await models()).map(({ name }) => name));
 
 // From logits to words; begins anew with every recording.
 class Decoders {
-  constructor({ keyword, recognizer }) {
+  constructor({ keyword, recognizer, wake }) {
     this.seconds = keyword.frame / keyword.rate;
-    const smoothing = { threshold: state.get("threshold"), window: state.get("window") / 1000 };
-    this.spotting = new Spotting(keyword.classes, this.seconds, smoothing);
+    this.spotters = new Map([keyword, wake].filter(Boolean).map((model) => [model.name, spotter(model)]));
     this.transcription = recognizer && new Transcription(recognizer.tokens, recognizer.frame / recognizer.rate);
     this.keyword = keyword.name;
-    this.curves = new Curves(byId("scores"), this.spotting.keywords.map((k) => keyword.classes[k]), this.seconds);
+    const names = this.spotters.get(keyword.name).keywords.map((k) => keyword.classes[k]);
+    this.curves = new Curves(byId("scores"), names, this.seconds);
+  }
+
+  change(settings) {
+    for (const spotting of this.spotters.values()) Object.assign(spotting, settings);
   }
 
   push(name, logits) {
-    const decoder = name === this.keyword ? this.spotting : this.transcription;
-    const outputs = name === this.keyword ? this.spotting.classes.length : this.transcription.tokens.length;
+    const spotting = this.spotters.get(name);
+    const outputs = spotting ? spotting.classes.length : this.transcription.tokens.length;
     for (let at = 0; at < logits.length; at += outputs) {
       const frame = logits.subarray(at, at + outputs);
-      if (decoder === this.spotting) {
-        const { scores, found } = decoder.push(frame);
-        this.curves.push(scores, decoder.threshold);
-        if (found) showKeyword(found);
-        showAwake(decoder.frame * this.seconds);
-      } else {
-        const word = decoder.push(frame);
-        if (word) words.push(word);
-        showCaptions(decoder.open);
-      }
+      if (spotting) this.spot(name, spotting, frame);
+      else this.transcribe(frame);
     }
+  }
+
+  spot(name, spotting, frame) {
+    const { scores, found } = spotting.push(frame);
+    if (found) showKeyword(found);
+    if (name !== this.keyword) return;
+    this.curves.push(scores, spotting.threshold);
+    showAwake(spotting.frame * this.seconds);
+  }
+
+  transcribe(frame) {
+    const word = this.transcription.push(frame);
+    if (word) words.push(word);
+    showCaptions(this.transcription.open);
   }
 
   flush() {
@@ -72,6 +92,10 @@ class Decoders {
     if (last) words.push(last);
     showCaptions(null);
   }
+}
+
+function spotter({ classes, frame, rate }) {
+  return new Spotting(classes, frame / rate, { threshold: state.get("threshold"), window: state.get("window") / 1000 });
 }
 
 // Confidence over time, one colour for each word among the most confident.
@@ -83,8 +107,6 @@ class Curves {
     this.past = [];
     this.colours = new Map();
     this.threshold = 0.6;
-    canvas.width = 900;
-    canvas.height = 240;
     this.context = canvas.getContext("2d", { alpha: false });
     this.draw();
   }
@@ -101,8 +123,8 @@ class Curves {
 
   draw() {
     const { context: c, past, frames } = this;
-    const { width, height } = this.canvas;
-    const y = (score) => height - 14 - score * (height - 34);
+    const { width, height } = this.fit();
+    const y = (score) => height - 8 - score * (height - 26);
     const x = (k) => ((frames - past.length + k) / frames) * width;
     c.fillStyle = "#080a22";
     c.fillRect(0, 0, width, height);
@@ -113,7 +135,7 @@ class Curves {
     c.lineTo(width, y(this.threshold));
     c.stroke();
     c.setLineDash([]);
-    c.font = "18px system-ui, sans-serif";
+    c.font = "13px system-ui, sans-serif";
     for (const k of this.names.keys()) {
       const top = past.reduce((best, scores, at) => (scores[k] > past[best][k] ? at : best), 0);
       if (!past.length || past[top][k] < 0.05) {
@@ -121,12 +143,24 @@ class Curves {
         continue;
       }
       c.strokeStyle = c.fillStyle = this.colour(k);
-      c.lineWidth = 2.5;
+      c.lineWidth = 2;
       c.beginPath();
       past.forEach((scores, at) => c.lineTo(x(at), y(scores[k])));
       c.stroke();
-      if (past[top][k] >= NAMED) c.fillText(this.names[k], Math.min(x(top), width - 70), Math.max(18, y(past[top][k]) - 6));
+      if (past[top][k] >= NAMED) c.fillText(this.names[k], Math.min(x(top), width - 50), Math.max(14, y(past[top][k]) - 6));
     }
+  }
+
+  // As many pixels as the screen has there; sizes are in CSS pixels.
+  fit() {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const scale = globalThis.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+    }
+    this.context.setTransform(scale, 0, 0, scale, 0, 0);
+    return { width, height };
   }
 
   colour(k) {
@@ -198,8 +232,8 @@ class Live {
   async start() {
     this.stream = await openMicrophone();
     try {
-      const { keyword, recognizer } = await models();
-      const loaded = await loadModels([keyword, recognizer].filter(Boolean).map(({ name }) => name));
+      const { keyword } = await models();
+      const loaded = await loadRunning();
       const { context, source } = await openContext(keyword.rate, this.stream);
       this.context = context;
       const handle = {
@@ -238,8 +272,8 @@ class FileJob {
   }
 
   async start() {
-    const { keyword, recognizer } = await models();
-    const loaded = await loadModels([keyword, recognizer].filter(Boolean).map(({ name }) => name));
+    const { keyword } = await models();
+    const loaded = await loadRunning();
     const { source } = await openSound(this.file, keyword.rate);
     const lines = loaded.map(({ name, bytes }) => {
       const network = new Network(bytes);
@@ -308,12 +342,14 @@ action(byId("stop"), async () => {
 action(byId("save"), async () => download(new Blob([vtt()], { type: "text/vtt" }), "captions.vtt"));
 acceptFiles({ drop: byId("drop"), choose: byId("choose"), input: byId("file"), take: (file) => start(new FileJob(file)) });
 
-models().then(({ keyword, recognizer }) => {
-  const names = keyword.classes.filter((name) => !IGNORED.has(name));
+models().then((found) => {
+  const names = found.keyword.classes.filter((name) => !IGNORED.has(name));
+  const wakes = found.wakes.flatMap(({ classes }) => classes.filter((name) => !IGNORED.has(name)));
+  const choices = [...new Set([...wakes, ...names])];
   byId("vocabulary").textContent = `The words it knows: ${names.join(", ")}.`;
-  byId("wake").append(...names.map((name) => element("option", { value: name }, name)));
-  if (!names.includes(state.get("wake"))) state.values.wake = "";
+  byId("wake").append(...choices.map((name) => element("option", { value: name }, name)));
+  if (!choices.includes(state.get("wake"))) state.values.wake = "";
   byId("wake").value = state.get("wake");
-  byId("model").textContent = [keyword, recognizer].filter(Boolean).map(({ name }) => name).join(", ");
-  decoders = new Decoders({ keyword, recognizer });
+  byId("model").textContent = running(found).map(({ name }) => name).join(", ");
+  decoders = new Decoders(found);
 }, showError);

@@ -72,7 +72,8 @@ class DenoiserProcessor extends AudioWorkletProcessor {
     this.fade = 1 / (FADE * sampleRate);
     const room = Math.ceil(SENT / block) * block;
     this.sent = { dry: new Float32Array(room), wet: new Float32Array(room), fill: 0 };
-    this.port.postMessage({ kind: "ready", latency: this.denoiser.latency, rate: sampleRate });
+    const { latency: lag } = this.denoiser;
+    this.port.postMessage({ kind: "ready", lag, latency: lag + block, rate: sampleRate });
   }
 
   process(inputs, outputs) {

@@ -1,0 +1,238 @@
+"""The studio in a browser: results equal to the Python runtime's, live and from files; usable, and safe from strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import soundfile
+
+from centaurus.runtime import denoise
+from centaurus.studio import plans, write_site
+from tests.studio.conftest import DEMO, PHONE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PAGES = ("index.html", "words.html", "plans.html", "networks.html")
+AXE = os.environ.get("CENTAURUS_AXE", "")
+TOLERANCE = 1e-4
+SECONDS = 10
+WAIT = 60_000  # ms: machines that run tests are busy
+Open = Callable[..., "Page"]
+
+
+def saved(page: Page, button: str, path: Path) -> tuple[np.ndarray, int]:
+    with page.expect_download(timeout=WAIT) as download:
+        page.click(button)
+    download.value.save_as(path)
+    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    return samples.T, rate
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait for a condition. The page's policy forbids the evaluation that playwright's own waiting needs."""
+    deadline = time.monotonic() + WAIT / 1000
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"not in {WAIT / 1000:g} s: {condition}; {page.text_content('#error')}"
+        page.wait_for_timeout(50)
+
+
+def clean(page: Page, file: Path) -> None:
+    page.set_input_files("#file", file)
+    page.wait_for_selector("#transport:not([hidden])", timeout=WAIT)
+
+
+def test_a_file_comes_out_as_from_the_runtime(open_page: Open, tmp_path: Path) -> None:
+    noisy, rate = soundfile.read(DEMO, dtype="float32")
+    file = tmp_path / "noisy.wav"
+    soundfile.write(file, noisy[: SECONDS * rate], rate, subtype="FLOAT")
+    page = open_page()
+    clean(page, file)
+    (result,), out_rate = saved(page, "#save", tmp_path / "clean.wav")
+    expected = denoise(noisy[: SECONDS * rate], rate)
+    assert out_rate == rate
+    assert np.abs(expected).max() > 0.1
+    assert np.abs(expected - noisy[: SECONDS * rate]).max() > 0.01
+    np.testing.assert_allclose(result, expected, atol=TOLERANCE)
+
+    page.fill("#mix", "50")
+    page.fill("#limit", "12")
+    (mixed,), _ = saved(page, "#save", tmp_path / "mixed.wav")
+    np.testing.assert_allclose(mixed, denoise(noisy[: SECONDS * rate], rate, mix=0.5, attn_limit_db=12), atol=TOLERANCE)
+
+
+def test_a_stereo_file_at_another_rate_keeps_its_form(open_page: Open, tmp_path: Path) -> None:
+    from centaurus.audio import resample
+
+    noisy, rate = soundfile.read(DEMO, dtype="float32")
+    stereo = np.stack([noisy[: 3 * rate], noisy[3 * rate : 6 * rate]])
+    file = tmp_path / "<img src=x onerror=alert(1)>.wav"
+    source = resample(stereo, rate, 44_100).astype(np.float32)
+    soundfile.write(file, source.T, 44_100, subtype="FLOAT")
+    page = open_page()
+    clean(page, file)
+    result, out_rate = saved(page, "#save", tmp_path / "clean.wav")
+    assert out_rate == 44_100
+    assert result.shape == source.shape
+    expected = denoise(source, 44_100)
+    error = np.square(result - expected).mean() / np.square(expected).mean()
+    assert error < 1e-3  # two resamplers differ near 8 kHz
+    page.click("#play")
+    until(page, "Number(document.getElementById('position').value) > 0.1")
+    page.check("#listen-original", force=True)
+    page.click("#play")
+
+
+def test_live_sound_comes_out_as_from_the_runtime(open_page: Open, tmp_path: Path) -> None:
+    page = open_page()
+    page.click("#microphone")
+    until(page, "document.getElementById('load').textContent.includes('%')")
+    page.wait_for_timeout(1000 * SECONDS)
+    load, dropped = page.text_content("#load"), page.text_content("#dropped")
+    page.click("#stop")
+    page.wait_for_selector("#save:not([disabled])", timeout=WAIT)
+    (wet,), rate = saved(page, "#save", tmp_path / "wet.wav")
+    (dry,), _ = saved(page, "#save-original", tmp_path / "dry.wav")
+    assert dry.shape == wet.shape
+    assert rate == 16_000
+    assert len(dry) >= 0.9 * SECONDS * rate
+    assert np.abs(dry).max() > 0.05
+    expected = denoise(dry, rate)
+    end = len(dry) - rate // 10  # the stream was cut off: its end lacks what the network would still have said
+    np.testing.assert_allclose(wet[:end], expected[:end], atol=TOLERANCE)
+    assert dropped == "0", f"{dropped} dropped blocks at a load of {load}"
+
+
+def test_words_are_heard_in_the_demo_and_live(open_page: Open) -> None:
+    page = open_page("words.html?wake=marvin&threshold=0.5")
+    page.click("#demo")
+    until(page, "document.getElementById('status').textContent.includes('connected words')")
+    found = page.eval_on_selector_all("#found li", "items => items.map(item => item.firstChild.textContent)")
+    spoken = {word["word"] for word in json.loads(DEMO.with_suffix(".json").read_text())["words"]}
+    assert len(spoken & set(found)) >= len(spoken) / 2
+    assert page.locator("#captions span").count() > 0
+    page.click("#microphone")
+    page.wait_for_selector("#found li", timeout=WAIT)
+    page.click("#stop")
+
+
+def test_a_denied_microphone_and_a_broken_file_are_said_in_words(open_page: Open, tmp_path: Path) -> None:
+    page = open_page()
+    page.evaluate(
+        "() => { navigator.mediaDevices.getUserMedia = "
+        "async () => { throw new DOMException('no', 'NotAllowedError'); }; }"
+    )
+    page.click("#microphone")
+    until(page, "document.getElementById('error').textContent.includes('was denied')")
+    broken = tmp_path / "broken<b>.mp3"
+    broken.write_bytes(b"<script>alert(1)</script>" * 100)
+    page.set_input_files("#file", broken)
+    until(page, "document.getElementById('error').textContent.includes('broken<b>.mp3')")
+    assert page.locator("#error b").count() == 0
+
+
+def test_plans_are_answered_and_the_map_is_drawn(open_page: Open) -> None:
+    page = open_page("plans.html?equation=pointwise&sizes=b8.t1024.i16.j16.n64&x=b&y=n")
+    page.wait_for_selector("#steps tbody tr", timeout=WAIT)
+    assert page.locator("#graph svg circle").count() == 5
+    page.fill("#equation", "u_bit B_ni")
+    until(page, "document.getElementById('error').textContent.includes('->')")
+    page.fill("#equation", "u_bit B_ni D_pn K_pt C_jp -> y_bjt")
+    until(page, "document.querySelectorAll('#graph svg circle').length === 6")
+    assert not page.is_visible("#error")
+    assert "equation=u_bit" in page.evaluate("location.href")
+
+
+def test_the_address_restores_the_state(open_page: Open) -> None:
+    page = open_page("index.html?mix=40&limit=12&listen=original")
+    assert page.input_value("#mix") == "40"
+    assert page.text_content("#limit-value") == "at most 12 dB"
+    assert page.is_checked("#listen-original")
+    page.fill("#mix", "70")
+    until(page, "location.search.includes('mix=70')")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "index.html?mix=<svg/onload=alert(1)>&limit=1e999&listen=__proto__",
+        "words.html?wake=%22%3E%3Cscript%3Ealert(1)%3C/script%3E&threshold=NaN&window=-5",
+        "plans.html?equation=%3Cimg%20src=x%20onerror=alert(1)%3E-%3E&sizes=b0.%3Cb%3E&x=constructor&y=%3Cb%3E",
+        "networks.html?network=%3Cimg%20src=x%20onerror=alert(1)%3E&layer=99e9",
+    ],
+)
+def test_an_address_from_a_stranger_injects_nothing(open_page: Open, address: str) -> None:
+    page = open_page(address)
+    assert page.locator("main img, main script, main b, svg[onload]").count() == 0
+    assert page.evaluate("getComputedStyle(document.body).display") == "flex"
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(open_page: Open, page_name: str, scheme: str) -> None:
+    if not Path(AXE).is_file():
+        pytest.skip("axe-core is not installed: `make test-web` fetches it by npm")
+    page = open_page(page_name, color_scheme=scheme, bypass_csp=True)
+    page.evaluate(Path(AXE).read_text())
+    found = page.evaluate("async () => (await axe.run()).violations")
+    serious = [f"{v['id']}: {v['nodes'][0]['target']}" for v in found if v["impact"] in ("serious", "critical")]
+    assert not serious
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open, page_name: str) -> None:
+    page = open_page(page_name, viewport=PHONE, is_mobile=True, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_the_first_paint_is_quick_and_keys_are_enough(open_page: Open) -> None:
+    page = open_page()
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert paint < 1000
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    reached = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id"))
+    assert {"microphone", "choose", "demo", "mix", "limit", "monitor", "share", "theme"} <= reached
+
+
+@pytest.fixture
+def static_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The written site on a plain file server, below a path."""
+    monkeypatch.setattr(plans, "GRID", {"b": (1, 8), "t": (1_024,), "i": (8,), "n": (4, 256)})
+    write_site(tmp_path / "site" / "below")
+    handler = partial(QuietHandler, directory=str(tmp_path / "site"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/below/"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_the_site_works_from_any_static_host(open_page: Open, static_site: str) -> None:
+    page = open_page("plans.html", base=static_site)
+    page.wait_for_selector("#steps tbody tr", timeout=WAIT)
+    assert re.search("Precomputed", page.text_content("#mode") or "")
+    page.fill("#size-n", "1")
+    page.click("#draw")
+    page.wait_for_selector("#legend li", timeout=WAIT)
+    page.goto(static_site + "index.html")
+    page.click("#demo")
+    page.wait_for_selector("#transport:not([hidden])", timeout=WAIT)
