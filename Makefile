@@ -6,8 +6,10 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 STAMP := $(VENV)/.setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
+AXE := $(VENV)/web/node_modules/axe-core/axe.min.js
+AXE_VERSION := 4.14.0
 
-.PHONY: setup demo test lint docs bench models soak
+.PHONY: setup demo test test-web lint docs bench models studio soak
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -32,6 +34,15 @@ demo: $(VENV)/.demo
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# The studio in chromium, with a microphone that plays a file. Root gets chromium by apt; without it tests are skipped.
+test-web: setup
+	command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || echo "chromium cannot be installed here"
+	$(PIP) install --quiet -c constraints.txt -e '.[web]'
+	test -f $(AXE) || npm install --silent --no-save --prefix $(VENV)/web axe-core@$(AXE_VERSION) || \
+		echo "axe-core cannot be fetched: accessibility is not checked"
+	CENTAURUS_TEST_WEB=1 CENTAURUS_AXE=$(AXE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/studio
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,6 +61,10 @@ bench: setup
 # The ONNX files that ship, from the safetensors beside them.
 models: setup
 	$(BIN)/python scripts/models.py
+
+# What the studio's network explorer shows, from the tables and the models that ship.
+studio: setup
+	$(BIN)/python scripts/studio_networks.py
 
 # A day of audio through the keyword spotter and two hours through the denoiser: more than an hour of work.
 soak: setup

@@ -23,7 +23,7 @@ from centaurus.ssm import EQUATIONS, S6, SSM
 from centaurus.ssm.kernel import discretization
 
 RATE = 16_000
-TITLES = {"kws": "Keyword spotting", "denoiser": "Denoising", "recognizer": "Speech recognition"}
+TITLES = {"": "Keyword spotting", "denoiser": "Denoising", "recognizer": "Speech recognition"}  # by what is before /
 MODES = 96  # points of a picture of modes
 TIMES = 48  # points of a curve of memory
 LONGEST = 8_192  # frames of an impulse response
@@ -33,18 +33,13 @@ FLOOR = -60.0  # dB, where the curves of memory end
 
 def main() -> None:
     """Write networks.json beside the studio's pages."""
-    networks = [describe(name, build(name)) | {"group": TITLES[group(name)]} for name in names()]
+    networks = [describe(name, build(name)) | {"group": TITLES[name.rpartition("/")[0]]} for name in names()]
     for name in shipped():
         net = load(name)
         networks.append(describe(name, net) | {"group": "Shipped, trained", "trained": list(trained(net))})
     path = Path(str(files("centaurus") / "studio" / "static" / "networks.json"))
     path.write_text(json.dumps({"rate": RATE, "networks": networks}, separators=(",", ":")) + "\n")
     print(f"{path.name}: {len(networks)} networks, {path.stat().st_size / 1e3:.0f} kB")
-
-
-def group(name: str) -> str:
-    """The task that a table's name begins with."""
-    return name.partition("/")[0] if "/" in name else name.partition("-")[0]
 
 
 def describe(name: str, net: Layer) -> dict[str, Any]:
