@@ -1,4 +1,4 @@
-"""A server and Debian's chromium with a microphone that plays a file. Without them the tests are skipped, with a reason."""
+"""A server, and Debian's chromium with a microphone that plays a file; tests are skipped where it is missing."""
 
 from __future__ import annotations
 

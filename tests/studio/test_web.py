@@ -1,4 +1,4 @@
-"""The studio in a browser: results equal to the Python runtime's, live and from files; usable, and safe from strangers."""
+"""The studio in a browser: equal to the Python runtime, live and from files; usable, and safe from strangers."""
 
 from __future__ import annotations
 
