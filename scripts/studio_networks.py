@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from centaurus.layer import Layer
+from centaurus.layer import Layer, state_tensors
 from centaurus.models import build, count, load, names, shipped
 from centaurus.nn.containers import Composite
+from centaurus.nn.spectral import Analysis, Mel, Synthesis
 from centaurus.ssm import EQUATIONS, S6, SSM
 from centaurus.ssm.kernel import discretization
 
@@ -52,38 +52,45 @@ def describe(name: str, net: Layer) -> dict[str, Any]:
         "state_floats": report.state_floats,
         "hop": report.hop,
         "latency": report.latency,
-        "layers": [layer_row(path, layer, hertz) for path, layer, hertz in stateful(net)],
+        "layers": [layer_row(layer, hertz) for layer, hertz in stateful(net)],
     }
 
 
-def stateful(layer: Layer, path: str = "", hertz: Fraction = Fraction(RATE)) -> Iterator[tuple[str, Layer, Fraction]]:
-    """State-space layers below a layer, with the rate at which they run."""
-    if isinstance(layer, SSM | S6):
-        yield path, layer, hertz
+def stateful(layer: Layer, hertz: Fraction = Fraction(RATE)) -> Iterator[tuple[Layer, Fraction]]:
+    """State-space layers and spectral front ends below a layer, with the rate at which they run."""
+    if isinstance(layer, SSM | S6 | Analysis | Synthesis | Mel):
+        yield layer, hertz
     elif isinstance(layer, Composite):
         for part in layer.parts():
             below = hertz * part.ratio if part.hertz is None else part.hertz
-            yield from stateful(part.layer, f"{path}.{part.name}".lstrip("."), below)
+            yield from stateful(part.layer, below)
 
 
-def layer_row(path: str, layer: Layer, hertz: Fraction) -> dict[str, Any]:
-    """One layer as a row: kind, rate in Hz, channels in and out, complex states."""
-    state = layer.init_state(1)
-    assert isinstance(state, Tensor)
-    kind = layer.topology_name if isinstance(layer, SSM) else "s6"
-    assert isinstance(layer, SSM | S6)
-    return {
-        "kind": kind,
-        "rate": rounded(float(hertz)),
+def layer_row(layer: Layer, hertz: Fraction) -> dict[str, Any]:
+    """One layer as a row: kind, rate of its input in Hz, channels in and out, and states (complex numbers)."""
+    numbers = sum(x.numel() for x in state_tensors(layer.init_state(1)))
+    row = {"rate": rounded(float(hertz)), "states": numbers}
+    match layer:
+        case Analysis():
+            return row | {"kind": "spectra", "in": 1, "out": 2 * layer.bins}
+        case Synthesis():
+            return row | {"kind": "signal", "in": 2 * layer.bins, "out": 1}
+        case Mel():
+            return row | {"kind": "mel", "in": 2 * layer.bins, "out": layer.bands}
+        case S6():
+            return row | {"kind": "s6", "in": layer.in_channels, "out": layer.out_channels}
+    assert isinstance(layer, SSM)
+    return row | {
+        "kind": layer.topology_name,
         "in": layer.in_channels,
         "out": layer.out_channels,
-        "states": state.numel() // 2 if isinstance(layer, SSM) else state.numel(),
+        "states": numbers // 2,
     }
 
 
 def trained(net: Layer) -> Iterator[dict[str, Any]]:
     """Memory and modes of every layer of a trained network, and of the same layer as it is initialised."""
-    for number, (_, layer, hertz) in enumerate(stateful(net), 1):
+    for number, (layer, hertz) in enumerate(stateful(net), 1):
         if not isinstance(layer, SSM):
             continue
         torch.manual_seed(0)

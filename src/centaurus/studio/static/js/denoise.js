@@ -64,6 +64,11 @@ async function begin(next) {
   byId("stop").hidden = !next;
 }
 
+function clearMeters() {
+  meters.before.clear();
+  meters.after.clear();
+}
+
 function showLoad({ load, dropped }) {
   byId("load").textContent = `${(100 * load).toFixed(load < 0.1 ? 1 : 0)} %`;
   byId("dropped").textContent = String(dropped);
@@ -147,6 +152,7 @@ class Live {
   async close() {
     for (const track of this.stream?.getTracks() ?? []) track.stop();
     if (this.context && this.context.state !== "closed") await this.context.close();
+    clearMeters();
   }
 }
 
@@ -315,6 +321,7 @@ class Player {
       run.context.close();
     }
     this.run = null;
+    clearMeters();
     this.show();
   }
 

@@ -2,9 +2,10 @@
 
 import { byId, element, fetchJson, short, showError, State, upTo, whole } from "./page.js";
 
-const KINDS = ["full", "bottleneck", "pointwise", "separable", "s6"];
 const WIDTH = 720;
 const HEIGHT = 292;
+const WIDEST = 84; // of a bar
+const LEFT = 64; // of a diagram's axes
 
 const state = new State({
   network: { default: "denoise-16k", read: upTo(40) },
@@ -35,7 +36,7 @@ function show() {
 
 // Bars along the network: height is channels (square root), the step below shows the rate (logarithm).
 function showShape({ name, layers }) {
-  const each = WIDTH / layers.length;
+  const each = Math.min(WIDEST, WIDTH / layers.length);
   const most = Math.max(...layers.map((layer) => Math.max(layer.in, layer.out)));
   const states = Math.max(...layers.map((layer) => layer.states));
   const base = 190;
@@ -62,6 +63,11 @@ function showShape({ name, layers }) {
   byId("shape").replaceChildren(element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, ...parts));
 }
 
+// Milliseconds for people.
+function time(ms) {
+  return ms >= 1000 ? `${Number((ms / 1000).toPrecision(2))} s` : `${Number(ms.toPrecision(2))} ms`;
+}
+
 function showRows({ layers }) {
   const caption = byId("rows").querySelector("caption");
   const head = ["Layer", "Kind", "Rate", "Channels in", "Channels out", "States"];
@@ -85,10 +91,10 @@ function showTrained({ trained, layers }) {
   byId("layer").value = found.layer;
   showMemory(found);
   showModes(found);
-  const ends = (part) => Number((part.t[part.db.findIndex((level) => level < -20)] ?? part.t.at(-1)).toPrecision(2));
+  const ends = (part) => time(part.t[part.db.findIndex((level) => level < -20)] ?? part.t.at(-1));
   byId("trained-text").textContent =
-    `99 % of the impulse response's energy comes within ${ends(found.after)} ms after training, ` +
-    `within ${ends(found.before)} ms as initialised. Solid and filled: trained; dashed and hollow: as initialised.`;
+    `99 % of the impulse response's energy comes within ${ends(found.after)} after training, ` +
+    `within ${ends(found.before)} as initialised. Solid and filled: trained; dashed and hollow: as initialised.`;
 }
 
 function axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel, yLabel }) {
@@ -105,13 +111,13 @@ function axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel, yLab
 }
 
 function showMemory({ before, after }) {
-  const [width, height, left, bottom] = [420, 280, 52, 44];
+  const [width, height, left, bottom] = [420, 280, LEFT, 44];
   const end = Math.max(before.t.at(-1), after.t.at(-1)) || 1;
   const x = (t) => left + (t / end) * (width - left - 16);
   const y = (db) => 10 + (-db / 60) * (height - bottom - 10);
   const parts = [];
-  const xTicks = [0, 0.25, 0.5, 0.75, 1].map((share) => [x(share * end), String(Number((share * end).toPrecision(2)))]);
-  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, -20, -40, -60].map((db) => [y(db), String(db)]), xLabel: "ms after the impulse", yLabel: "dB still to come" });
+  const xTicks = [0, 0.25, 0.5, 0.75, 1].map((share) => [x(share * end), time(share * end)]);
+  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, -20, -40, -60].map((db) => [y(db), String(db)]), xLabel: "after the impulse", yLabel: "dB still to come" });
   for (const [name, { t, db }] of [["before", before], ["after", after]]) {
     const points = t.map((time, k) => `${x(time).toFixed(1)} ${y(Math.max(-60, db[k])).toFixed(1)}`);
     parts.push(element("svg:path", { class: name, d: `M${points.join("L")}` }));
@@ -120,16 +126,16 @@ function showMemory({ before, after }) {
 }
 
 function showModes({ before, after }) {
-  const [width, height, left, bottom] = [420, 280, 52, 44];
+  const [width, height, left, bottom] = [420, 280, LEFT, 44];
   const all = [...before.ms, ...after.ms].map(Math.log10);
   const [low, high] = [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))];
   const top = Math.max(1e-9, ...before.hz, ...after.hz);
-  const x = (hz) => left + (hz / top) * (width - left - 16);
+  const x = (hz) => left + Math.sqrt(hz / top) * (width - left - 16); // low frequencies get more room
   const y = (ms) => height - bottom - ((Math.log10(ms) - low) / Math.max(1, high - low)) * (height - bottom - 14);
   const parts = [];
-  const xTicks = [0, 0.5, 1].map((share) => [x(share * top), short(share * top)]);
-  const yTicks = Array.from({ length: high - low + 1 }, (_, k) => [y(10 ** (low + k)), short(10 ** (low + k))]);
-  axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel: "frequency, Hz", yLabel: "time constant, ms" });
+  const xTicks = [0, 0.1, 0.4, 1].map((share) => [x(share * top), short(share * top)]);
+  const yTicks = Array.from({ length: high - low + 1 }, (_, k) => [y(10 ** (low + k)), time(10 ** (low + k))]);
+  axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel: "frequency, Hz", yLabel: "time constant" });
   for (const [name, { ms, hz }] of [["dot-before", before], ["dot-after", after]]) {
     ms.forEach((time, k) => parts.push(element("svg:circle", { class: name, cx: x(hz[k]).toFixed(1), cy: y(time).toFixed(1), r: 3.4 })));
   }

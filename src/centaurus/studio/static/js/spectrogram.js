@@ -108,6 +108,11 @@ export class Meter {
     this.set(power / x.length);
   }
 
+  clear() {
+    this.level = -60;
+    this.set(0);
+  }
+
   set(power) {
     const level = Math.max(-60, Math.min(0, 10 * Math.log10(power + 1e-12)));
     this.level = Math.max(level, this.level - 1.2); // falls slowly, so that it can be read

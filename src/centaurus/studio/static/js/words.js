@@ -10,6 +10,7 @@ import { Meter } from "./spectrogram.js";
 
 const SHOWN = 10; // seconds of the curves
 const KEPT = 24; // keywords in the list
+const RECENT = 12; // connected words on the page
 const LINES = 6; // colours of the curves
 const AWAKE = 4; // seconds that a wake word holds
 const PAUSE = 0.8; // seconds of silence that end a caption
@@ -91,6 +92,7 @@ class Decoders {
     const last = this.transcription?.flush();
     if (last) words.push(last);
     showCaptions(null);
+    meter.clear();
   }
 }
 
@@ -191,9 +193,8 @@ function showAwake(time) {
 
 function showCaptions(open) {
   const all = open ? [...words, { ...open, open: true }] : words;
-  const last = all.length ? lines(all).slice(-2).flat() : [];
   byId("captions").replaceChildren(
-    ...last.map(({ word, open: unfinished }) => element("span", unfinished ? { class: "open" } : {}, `${word} `)),
+    ...all.slice(-RECENT).map(({ word, open: unfinished }) => element("span", unfinished ? { class: "open" } : {}, `${word} `)),
   );
   byId("save").disabled = words.length === 0;
 }
