@@ -25,7 +25,7 @@ FAMILIES = ("hybrid", "pointwise", "full", "bottleneck", "separable", "s6", "hyb
 WIDTHS = (2, 4)
 # One validation, at the end. With AdamW such minutes are too few: kws-hybrid-4 has 70 % errors after six of them.
 SETTINGS = replace(
-    kws.configure(small=True), words="10", dc_block=True, tuned=4, before=0.0, noisy=0.2, batch=16, lr=3e-3, warmup=0.1,
+    kws.configure("small"), words="10", dc_block=True, tuned=4, before=0.0, noisy=0.2, batch=16, lr=3e-3, warmup=0.1,
     optimizer="muon", validations=1, workers=0,
 )  # fmt: skip
 

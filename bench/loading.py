@@ -76,7 +76,7 @@ def main() -> None:
     given = parser.parse_args()
     keep_memory()
     torch.manual_seed(0)
-    settings = override(RECIPES[given.recipe].configure(True), given.settings)
+    settings = override(RECIPES[given.recipe].configure("small"), given.settings)
     found = measure(given.recipe, settings, given.data, given.seconds)
     print(json.dumps({"recipe": given.recipe, "workers": settings.workers, **found}, indent=2))
 

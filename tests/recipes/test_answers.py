@@ -22,7 +22,7 @@ from centaurus.train.teachers import answers_of
 from tests import corpora
 
 CLASSES = ["down", "no", "yes"]
-SMALL = replace(configure(small=True), dropout=0.0, workers=0)
+SMALL = replace(configure("small"), dropout=0.0, workers=0)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_run_learns_from_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyP
     launch.train(run, "kws", settings, data)
     taught = [record["taught"] for record in Run(tmp_path / "run").records() if "taught" in record]
     assert np.mean(taught[-5:]) < 0.2 * np.mean(taught[:5])
-    assert kws.RECIPE.configure(True).losses == "cross_entropy:1"
+    assert kws.RECIPE.configure("small").losses == "cross_entropy:1"
 
 
 def test_the_teacher_of_the_recipe_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_keywords_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(kws.TABLES, "small", LISTENER)
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=40, speakers=20)
     settings = replace(
-        kws.configure(small=True), epochs=0, steps=200, batch=16, lr=0.01, ema=0.95, before=0.25, speed=0.0,
+        kws.configure("small"), epochs=0, steps=200, batch=16, lr=0.01, ema=0.95, before=0.25, speed=0.0,
         workers=0, validations=3,
     )  # fmt: skip
     figures = best("kws", settings, data, tmp_path / "run")
@@ -53,7 +53,7 @@ def test_noise_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(denoise.TABLES, "small", CLEANER)
     data = corpora.dns(tmp_path / "data", clean=40, noise=150, seconds=2.0)
     settings = replace(
-        denoise.configure(small=True), epochs=0, steps=500, batch=4, lr=0.01, ema=0.95, length=2**13, snr_low=-15.0,
+        denoise.configure("small"), epochs=0, steps=500, batch=4, lr=0.01, ema=0.95, length=2**13, snr_low=-15.0,
         snr_high=-5.0, variety=0.0, silent_speech=0.0, clean_input=0.0, residue=0.0, workers=0, validations=2,
         validation_items=32,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_letters_are_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(asr.TABLES, "small", SPELLER)
     data = corpora.librispeech(tmp_path / "data", train=300, dev=12, test=2, words=2, letters="afkpqs", seconds=0.2)
     settings = replace(
-        asr.configure(small=True), epochs=0, steps=150, batch=8, ema=0.95, length=40_960, losses="tokens:1",
+        asr.configure("small"), epochs=0, steps=150, batch=8, ema=0.95, length=40_960, losses="tokens:1",
         workers=0, validations=2,
     )  # fmt: skip
     figures = best("asr", settings, data, tmp_path / "run")

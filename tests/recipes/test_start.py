@@ -72,8 +72,8 @@ def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_dropout_does_not_matter(tmp_path: Path) -> None:
-    settings = override(kws.configure(True), ["dropout=0.3"])
-    trained, net = kws.network(settings, ["a", "b"]), kws.network(kws.configure(True), ["a", "b"])
+    settings = override(kws.configure("small"), ["dropout=0.3"])
+    trained, net = kws.network(settings, ["a", "b"]), kws.network(kws.configure("small"), ["a", "b"])
     assert isinstance(trained.table, ClassifierTable)
     assert trained.table.dropout == 0.3
     save(trained, tmp_path / "trained.safetensors")
@@ -85,7 +85,7 @@ def test_dropout_does_not_matter(tmp_path: Path) -> None:
 def test_stages_follow_each_other_and_are_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
-    first = override(kws.configure(True), ["steps=2", "batch=2", "workers=0", "validations=1", "lr=1e-9"])
+    first = override(kws.configure("small"), ["steps=2", "batch=2", "workers=0", "validations=1", "lr=1e-9"])
     stages = {"first": first, "second": shorter(first, 0.5)}
     last = train("kws", stages, data, tmp_path / "run")
     assert last == tmp_path / "run" / "second" / "last.safetensors"

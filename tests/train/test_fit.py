@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from centaurus.models import load
 from centaurus.train import checkpoints
+from centaurus.train.loop import compiles
 from centaurus.train.run import Run, TrainingError
 from tests.train.toy import Tones, losses, new_run, settings, train
 
@@ -186,3 +188,36 @@ def test_a_run_resumes_with_as_many_processes(tmp_path: Path) -> None:
     (found / "standing.json").write_text(text.replace('"processes": 1', '"processes": 2'))
     with pytest.raises(ValueError, match="written by 2 processes, this run has 1"):
         train(run, settings())
+
+
+def largest_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> tuple[float, float]:
+    """The norm and the largest value of the gradient that the optimiser is given in the first step."""
+    seen: list[Tensor] = []
+
+    def step(self: torch.optim.AdamW, closure: object = None) -> None:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        seen.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    config = settings(steps=1, **changed)
+    train(new_run(tmp_path / str(len(list(tmp_path.iterdir()))), config), config)
+    return float(seen[0].norm()), float(seen[0].abs().max())
+
+
+def test_the_norm_or_each_value_is_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, largest = largest_gradient(tmp_path, monkeypatch, clip=0)
+    limit = largest / 2
+    clipped, _ = largest_gradient(tmp_path, monkeypatch, clip=norm / 4)
+    assert clipped == pytest.approx(norm / 4, rel=1e-3)
+    shrunk, value = largest_gradient(tmp_path, monkeypatch, clip=0, clip_value=limit)
+    assert value == pytest.approx(limit)
+    assert norm / 4 < shrunk < norm
+
+
+def test_compile_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [compiles(setting) for setting in ("true", "false")] == [True, False]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not compiles("auto")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert compiles("auto")

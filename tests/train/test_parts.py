@@ -138,7 +138,7 @@ def test_settings_are_overridden_by_pairs() -> None:
     config = settings()
     changed = override(config, ["minutes=1.5", "lr=1e-3", "compile=true", "batch=12", "precision=bf16"])
     assert (changed.minutes, changed.steps, changed.lr, changed.batch) == (1.5, 0, 1e-3, 12)
-    assert changed.compile is True
+    assert changed.compile == "true"
     assert changed.precision == "bf16"
     assert from_data(type(config), to_data(changed)) == changed
     again = override(override(config, ["minutes=3"]), ["epochs=0.5"])
@@ -153,7 +153,7 @@ def test_settings_are_overridden_by_pairs() -> None:
         ("batch", "key=value"),
         ("batch=many", "batch should be a whole number, got 'many'"),
         ("lr=fast", "lr should be a number"),
-        ("compile=perhaps", "compile should be true or false"),
+        ("compile=perhaps", "compile should be one of auto, true, false"),
         ("batch=0", "batch should be above 0"),
         ("precision=fp8", "precision should be one of"),
         ("accumulate=4", "batch 6 cannot be taken in 4 equal parts"),

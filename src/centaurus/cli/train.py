@@ -21,7 +21,8 @@ def train(
     recipe: Annotated[str | None, typer.Argument(help="kws, denoise or asr.")] = None,
     settings: Annotated[list[str] | None, typer.Argument(help="key=value, such as minutes=30 batch=8.")] = None,
     data: Annotated[Path | None, typer.Option(help="A folder of recordings, in any layout that is known.")] = None,
-    small: Annotated[bool, typer.Option("--small", help="A network that trains in minutes on two cores.")] = False,
+    preset: Annotated[str | None, typer.Option(help="paper (the default), ours or small; settings change it.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A network for minutes on two cores: --preset small.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/RECIPE-1, -2 … by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="A run folder to go on with, exactly where it stopped.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Only show the settings.")] = False,
@@ -33,7 +34,7 @@ def train(
     from centaurus.train.run import Run, TrainingError
 
     if resume is not None:
-        if recipe is not None or settings or small or out is not None:
+        if recipe is not None or settings or small or preset or out is not None:
             raise ValueError("--resume goes on with a run's own settings: give nothing else but --data if it has moved")
         run = Run.existing(resume)
         recipe, config, folder = launch.described(run)
@@ -41,7 +42,9 @@ def train(
     else:
         if recipe is None:
             raise ValueError("which recipe? kws, denoise or asr; or --resume RUN")
-        config = override(launch.configure(recipe, small), settings or [])
+        if small and preset:
+            raise ValueError(f"--small is --preset small: give it or --preset {preset}, not both")
+        config = override(launch.configure(recipe, "small" if small else preset), settings or [])
         if show:
             _show(to_data(config), json)
             return

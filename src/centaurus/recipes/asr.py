@@ -12,7 +12,7 @@ import numpy as np
 from centaurus.data import Corpus, Utterances, without_leaks
 from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
-from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
+from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
 from centaurus.train.config import nearest
 from centaurus.train.loader import Examples, Item
 from centaurus.train.loop import Data
@@ -50,11 +50,16 @@ class RecognitionSettings(Reading):
     leak_limit: float = 0.5
 
 
-def configure(small: bool = False) -> RecognitionSettings:
-    """The paper's numbers: 100 epochs at 0.02 with decay 0.1, a hundredth of warm-up, 32 rows on each of 8 devices."""
-    paper = RecognitionSettings(epochs=100, lr=0.02, decay=0.1, warmup=0.01, batch=32 * 8, validations=100)
-    if not small:
+def configure(preset: Preset = "paper") -> RecognitionSettings:
+    """The paper: 100 epochs at 0.02 with decay 0.1, a hundredth of warm-up, 32 rows on each of 8 devices.
+
+    ``ours`` has a DC blocker in front and averages the weights.
+    """
+    paper = RecognitionSettings(**PAPER, epochs=100, lr=0.02, decay=0.1, batch=32 * 8, validations=100)
+    if preset == "paper":
         return paper
+    if preset == "ours":
+        return replace(paper, dc_block=True, ema=0.999)
     rows = replace(paper, losses="tokens:1, characters:0.3", vocabulary="characters", decode_once=True, dc_block=True)
     return replace(
         rows,
@@ -67,6 +72,7 @@ def configure(small: bool = False) -> RecognitionSettings:
         validations=10,
         validation_items=48,
         ema=0.99,
+        compile="false",
     )
 
 

@@ -10,7 +10,7 @@ from centaurus.data import Corpus, Mixing, Mixtures, Pairs
 from centaurus.data.examples.mixtures import READINGS
 from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
 from centaurus.models.tables import DC_BLOCK, DENOISERS
-from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
+from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
 from centaurus.train.config import nearest
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Clean
@@ -43,6 +43,7 @@ TABLES = {"small": SMALL, **DENOISERS}
 class DenoiseSettings(Reading):
     """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
 
+    ``sets`` are the sets of clean speech to use, with commas (``vctk, librivox``), or all.
     ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
     of noise alone, ``clean_input`` that of speech alone, ``rumble`` that with noise below 60 Hz; ``residue`` is how
     much of the noise may stay.
@@ -51,6 +52,7 @@ class DenoiseSettings(Reading):
     network: str = "hybrid"
     dc_block: bool = False
     level: float = 0.0
+    sets: str = "all"
     losses: str = "smooth_l1:1, erb:0..1"
     length: int = 2**17
     cut: bool = False
@@ -67,14 +69,23 @@ class DenoiseSettings(Reading):
     residue: float = 0.0
 
 
-def configure(small: bool = False) -> DenoiseSettings:
-    """The paper's numbers: 500 epochs at 0.005 with decay 0.02, a hundredth of warm-up, batches of 192 rows of 2^17."""
-    paper = DenoiseSettings(epochs=500, lr=0.005, decay=0.02, warmup=0.01, batch=192, validations=500)
-    if not small:
+def configure(preset: Preset = "paper") -> DenoiseSettings:
+    """The paper: 500 epochs at 0.005 with decay 0.02, a hundredth of warm-up, batches of 192 rows of 2^17 samples.
+
+    Its clean speech is VCTK and LibriVox of DNS4. ``ours`` is the spectral network with the losses and the
+    optimiser of the denoiser that ships (scripts/denoise_16k.py).
+    """
+    paper = DenoiseSettings(**PAPER, epochs=500, lr=0.005, decay=0.02, batch=192, validations=500)
+    paper = replace(paper, sets="vctk, librivox")
+    if preset == "paper":
         return paper
-    rows = replace(paper, length=2**14, cut=True, batch=8, snr_high=20.0, time_masks=0, frequency_masks=0)
-    mixed = replace(rows, variety=0.5, silent_speech=0.03, clean_input=0.1, residue=0.1, decode_once=True, workers=1)
-    learnt = replace(mixed, network="small", dc_block=True, level=125.0, losses="residual:1, compressed:3")
+    mixed = replace(paper, sets="all", snr_high=20.0, time_masks=0, frequency_masks=0, variety=0.5, silent_speech=0.03)
+    mixed = replace(mixed, clean_input=0.1)
+    if preset == "ours":
+        learnt = replace(mixed, network="spectral", losses="residual:0.3, heard:4, perceptual:0..0.3")
+        return replace(learnt, optimizer="muon", lr=3e-3, ema=0.999)
+    rows = replace(mixed, length=2**14, cut=True, batch=8, residue=0.1, decode_once=True, workers=1, compile="false")
+    learnt = replace(rows, network="small", dc_block=True, level=125.0, losses="residual:1, compressed:3")
     return replace(learnt, epochs=2, lr=3e-3, warmup=0.05, validations=10, validation_items=96, ema=0.998)
 
 
@@ -83,7 +94,7 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     kinds = ("speech", "noise", "noisy", "clean")
     found = settings.find(folder, ("train", "val"), kinds)
     names = ("speech", "noise") if found.where(kind="noise").clips else ("noisy", "clean")
-    sounds = settings.read(found.where(kind=names))
+    sounds = settings.read(_of_sets(found.where(kind=names), settings.sets))
     mixed = names[1] == "noise"
     train, check = (_examples(settings, sounds.split(split), mixed, split) for split in ("train", "val"))
     notes: dict[str, Any] = {
@@ -94,6 +105,20 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     notes |= {"val_examples": check.size(), **{f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}}
     faults = {**found.faults.found, **sounds.faults.found}
     return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, faults)
+
+
+def _of_sets(sounds: Corpus, sets: str) -> Corpus:
+    """Without the clean speech of other sets; what is not speech to be mixed stays."""
+    wanted = {name.strip() for name in sets.split(",") if name.strip()}
+    there = {clip.labels.get("set", "") for clip in sounds if clip.labels["kind"] == "speech"}
+    if wanted == {"all"} or not there:
+        return sounds
+    if missing := sorted(wanted - there):
+        raise ValueError(
+            f"no clean speech of {', '.join(missing)} in this folder, which has {', '.join(sorted(there))}: "
+            "give sets=all, or the names of some of them"
+        )
+    return sounds.of(c for c in sounds if c.labels["kind"] != "speech" or c.labels.get("set", "") in wanted)
 
 
 def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str) -> Mixtures | Pairs:

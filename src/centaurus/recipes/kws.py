@@ -14,7 +14,7 @@ from centaurus.models import Classifier, ClassifierTable, Row, classifier
 from centaurus.models.network import Network
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
 from centaurus.nn import Block
-from centaurus.recipes.recipe import Prepared, Reading, Recipe, hours
+from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
 from centaurus.ssm import SSM
 from centaurus.train.config import nearest
 from centaurus.train.loop import Data
@@ -58,13 +58,20 @@ class KeywordSettings(Reading):
     decode_once: bool = True
 
 
-def configure(small: bool = False) -> KeywordSettings:
-    """The paper's numbers: 200 epochs at 0.01 with decay 0.05, a tenth of warm-up, batches of 512."""
-    paper = KeywordSettings(epochs=200, lr=0.01, decay=0.05, warmup=0.1, batch=512, validations=200)
-    if not small:
+def configure(preset: Preset = "paper") -> KeywordSettings:
+    """The paper: 200 epochs at 0.01 with decay 0.05, a tenth of warm-up, batches of 512 clips of one second.
+
+    Clips are not varied, and nothing comes before them. ``ours`` varies them as a stream would, spreads the initial
+    modes over the band, and takes Muon and the average of the weights.
+    """
+    paper = KeywordSettings(**PAPER | {"warmup": 0.1}, epochs=200, lr=0.01, decay=0.05, batch=512, validations=200)
+    paper = replace(paper, seconds=1.0, before=0.0, dropout=0.1)
+    if preset == "paper":
         return paper
-    varied = replace(paper, before=0.25, speed=0.1, gain_db=6.0, shift=0.1, noisy=0.5, tuned=2)
-    learnt = replace(varied, network="small", dc_block=True, batch=32, lr=6e-3, warmup=0.05, ema=0.995)
+    varied = replace(paper, before=0.25, speed=0.1, gain_db=6.0, shift=0.1, noisy=0.5, tuned=2, dc_block=True)
+    if preset == "ours":
+        return replace(varied, tuned=4, tone_db=6.0, noisy=0.2, optimizer="muon", lr=5e-3, smoothing=0.02, ema=0.999)
+    learnt = replace(varied, network="small", batch=32, lr=6e-3, warmup=0.05, ema=0.995, compile="false")
     return replace(learnt, epochs=4, validations=8, workers=1)
 
 

@@ -21,11 +21,15 @@ from centaurus.train.memory import keep_memory
 from centaurus.train.run import Run, Standing
 
 
-def configure(name: str, small: bool) -> Training:
-    """The settings of a recipe by its name."""
+def configure(name: str, preset: str | None = None) -> Training:
+    """The settings of a recipe by its name, as one of its presets has them."""
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}{nearest(name, RECIPES)}")
-    return RECIPES[name].configure(small)
+    recipe = RECIPES[name]
+    chosen = [known for known in recipe.presets if known == (preset or recipe.presets[0])]
+    if not chosen:
+        raise ValueError(f"the recipe {name} has no preset {preset!r}; it has {', '.join(recipe.presets)}")
+    return recipe.configure(chosen[0])
 
 
 def start(name: str, settings: Training, data: Path, out: Path) -> Run:
@@ -87,5 +91,5 @@ def described(run: Run) -> tuple[str, Training, Path]:
     """The recipe, settings and folder that a run was started with."""
     found: dict[str, Any] = run.description()
     name = found["recipe"]
-    kind = type(configure(name, False))
+    kind = type(configure(name))
     return name, from_data(kind, found["settings"]), Path(found["data"])

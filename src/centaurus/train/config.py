@@ -14,6 +14,7 @@ C = TypeVar("C", bound="Training")
 BUDGETS = ("epochs", "steps", "minutes")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "muon")
+COMPILE = ("auto", "true", "false")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,9 @@ class Training:
     ``batch`` is rows for one optimiser step over all processes, taken in ``accumulate`` parts. ``validations`` are
     spread evenly over the run; a checkpoint is written at each, and every ``save_minutes`` between them. ``start`` is
     a trained model of the same table, by file or shipped name, whose weights are gone on from.
+
+    ``clip`` limits the norm of the gradient, then ``clip_value`` each of its values; 0 turns either off. ``ema`` 0
+    keeps no average of the weights. ``compile`` auto uses torch.compile where there is a GPU with Triton.
     """
 
     epochs: float = 0.0
@@ -34,10 +38,11 @@ class Training:
     optimizer: str = "adamw"
     warmup: float = 0.01
     clip: float = 1.0
+    clip_value: float = 0.0
     ema: float = 0.999
     accumulate: int = 1
     precision: str = "auto"
-    compile: bool = False
+    compile: str = "false"
     seed: int = 0
     start: str = ""
     workers: int = 2
@@ -50,10 +55,10 @@ class Training:
         given = [name for name in BUDGETS if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(f"give one of epochs, steps and minutes: got {', '.join(given) or 'none'}")
-        for name in (given[0], "batch", "accumulate", "clip", "log_every", "save_minutes"):
+        for name in (given[0], "batch", "accumulate", "log_every", "save_minutes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} should be above 0, got {getattr(self, name)}")
-        for name in ("workers", "validations", "validation_items", "decay"):
+        for name in ("workers", "validations", "validation_items", "decay", "clip", "clip_value"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} should not be negative, got {getattr(self, name)}")
         if not self.lr > 0:
@@ -62,6 +67,8 @@ class Training:
             raise ValueError(f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer should be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        if self.compile not in COMPILE:
+            raise ValueError(f"compile should be one of {', '.join(COMPILE)}, got {self.compile!r}")
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} cannot be taken in {self.accumulate} equal parts (accumulate)")
 
@@ -111,6 +118,8 @@ def from_data(kind: type[C], data: dict[str, Any]) -> C:
     unknown = sorted(set(data) - names)
     if unknown:
         raise ValueError(f"the configuration has unknown settings {', '.join(unknown)}: written by another version?")
+    if isinstance(data.get("compile"), bool):  # as runs had it before it could be auto
+        data = {**data, "compile": str(data["compile"]).lower()}
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

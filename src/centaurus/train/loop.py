@@ -7,6 +7,7 @@ goes on. Nothing in it is random but the network's own dropout, whose state the 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import math
 import time
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ class Data(NamedTuple):
 def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: Watcher | None = None) -> Standing:
     """Train until the budget is spent, from the newest checkpoint of the run if there is one."""
     accelerator = _accelerator(config.precision)
-    if config.compile:
+    if compiles(config.compile):
         objective.compile()
     average = Average(objective.net, config.ema)
     average.net.to(accelerator.device)
@@ -92,6 +93,13 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
     return standing
 
 
+def compiles(setting: str) -> bool:
+    """Whether to use torch.compile: as the setting says, or for auto where there is a GPU with Triton."""
+    if setting == "auto":
+        return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    return setting == "true"
+
+
 def _accelerator(precision: str) -> Accelerator:
     """Devices and processes as torchrun gives them; half precision where there is hardware for it, or on request."""
     cuda = torch.cuda.is_available()
@@ -137,7 +145,9 @@ def _step(
         for name, value in terms.items():
             sums[name] = sums.get(name, 0.0) + float(value.detach()) / config.accumulate
         sums["samples"] = sums.get("samples", 0.0) + batch["audio"].numel()
-    sums["norm"] = float(accelerator.clip_grad_norm_(model.parameters(), config.clip))
+    sums["norm"] = float(accelerator.clip_grad_norm_(model.parameters(), config.clip or math.inf))
+    if config.clip_value:  # not accelerate's, which would unscale half-precision gradients once more
+        nn.utils.clip_grad_value_(model.parameters(), config.clip_value)
     optimizer.step()
     optimizer.zero_grad()
     return sums
