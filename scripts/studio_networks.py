@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from centaurus.layer import Layer, state_tensors
-from centaurus.models import build, count, load, names, shipped
+from centaurus.models import build, count, load_network, names, shipped
 from centaurus.nn.containers import Composite
 from centaurus.nn.spectral import Analysis, Mel, Synthesis
 from centaurus.ssm import EQUATIONS, S6, SSM
@@ -35,7 +35,7 @@ def main() -> None:
     """Write networks.json beside the studio's pages."""
     networks = [describe(name, build(name)) | {"group": TITLES[name.rpartition("/")[0]]} for name in names()]
     for name in shipped():
-        net = load(name)
+        net = load_network(name)
         networks.append(describe(name, net) | {"group": "Shipped, trained", "trained": list(trained(net))})
     path = Path(str(files("centaurus") / "studio" / "static" / "networks.json"))
     path.write_text(json.dumps({"rate": RATE, "networks": networks}, separators=(",", ":")) + "\n")
