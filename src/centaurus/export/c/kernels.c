@@ -147,6 +147,15 @@ typedef int8_t ct_w;
 #endif
 #if CT_LANES == 1
 CT_INLINE ct_v ct_weight(const ct_w *p) { return (float)*p; }
+#elif defined(__AVX2__)
+#include <immintrin.h>
+CT_INLINE ct_v ct_weight(const ct_w *p) {
+#ifdef CT_WEIGHTS_INT16
+  return (ct_v)_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p)));
+#else
+  return (ct_v)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#endif
+}
 #else
 typedef ct_w ct_narrow __attribute__((vector_size(sizeof(ct_w) * CT_LANES), aligned(sizeof(ct_w)), may_alias));
 typedef int32_t ct_int __attribute__((vector_size(4 * CT_LANES)));
