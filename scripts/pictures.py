@@ -1,4 +1,4 @@
-"""Draw the diagrams of docs/architecture.md: ``python scripts/pictures.py``."""
+"""Draw the diagrams of docs/architecture.md and cut the README's picture: ``python scripts/pictures.py``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from PIL import Image
 
-OUT = Path(__file__).parent.parent / "docs" / "images"
+DOCS = Path(__file__).parent.parent / "docs"
+OUT = DOCS / "images"
+COLOURS = 32  # of the palette: under 200 KB
 INK, LINE, FILLS = "#222222", "#555555", ("#dce9f5", "#fdebd0", "#e3f0dd")  # input and output, computation, storage
 BOX, GAP = 2.3, 0.55  # width of a box and between boxes
 
@@ -68,9 +71,24 @@ def draw(rows: list[list[Step]], name: str) -> None:
     figure.savefig(OUT / name, dpi=110)
 
 
+def before_after(model: str) -> None:
+    """Cut the panels ``noisy`` and ``denoised`` and the axis of seconds out of a model's picture of three panels."""
+    picture = Image.open(DOCS / "models" / f"{model}-1.png").convert("RGB")
+    width, height = round(0.913 * picture.width), picture.height
+    panels, axis = (
+        picture.crop((0, 0, width, round(0.622 * height))),
+        picture.crop((0, round(0.939 * height), width, height)),
+    )
+    cut = Image.new("RGB", (width, panels.height + axis.height), "white")
+    cut.paste(panels, (0, 0))
+    cut.paste(axis, (0, panels.height))
+    cut.quantize(COLOURS, dither=Image.Dither.NONE).save(OUT / "before-after.png", optimize=True)
+
+
 def main() -> None:
-    """Draw both."""
+    """Draw and cut all of them."""
     OUT.mkdir(exist_ok=True)
+    before_after("denoise-16k")
     draw(TRAINING, "training-step.png")
     draw(RUNTIME, "runtime-chunk.png")
 
