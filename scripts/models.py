@@ -15,6 +15,7 @@ from centaurus.export.write import export_and_compare
 from centaurus.models import load_network, shipped
 
 MOST_BYTES = 5_000_000
+WITHOUT_MODULE = ("denoise-16k-raw",)  # kept for comparison
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
         size = made.path.stat().st_size
         assert size < MOST_BYTES, f"{made.path} has {size} bytes, {MOST_BYTES} may ship"
         print(f"{made.path.name}: {size / 1e6:.2f} MB, off by {made.difference:.0e} of the largest value")
-        if find_clang() is not None:
+        if find_clang() is not None and name not in WITHOUT_MODULE:
             module = folder / f"{name}.wasm"
             export_wasm(load(name), module, name=name)
             print(f"{module.name}: {module.stat().st_size / 1e6:.2f} MB")

@@ -13,9 +13,9 @@ from typing import Any
 EXTRAS = {
     "torch": ("torch", "safetensors"),
     "export": ("onnx",),
-    "train": ("accelerate", "tensorboard", "tokenizers", "jiwer"),
+    "train": ("accelerate", "tensorboard", "tokenizers"),
     "plot": ("matplotlib",),
-    "eval": ("pesq", "pystoi", "speechmos"),
+    "eval": ("pesq", "pystoi", "speechmos", "jiwer"),
     "mic": ("sounddevice",),
     "serve": ("websockets",),
     "hub": ("huggingface_hub",),

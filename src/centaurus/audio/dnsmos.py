@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.extras import extra
+from centaurus.system import extra
 
 RATE = 16_000
 SEGMENT = 144_160  # 9.01 s, what the networks take
@@ -46,7 +46,7 @@ def dnsmos(x: NDArray[np.floating[Any]], rate: int = RATE) -> dict[str, float]:
 
 @lru_cache(maxsize=1)
 def _networks() -> tuple[Any, Any]:
-    extra("speechmos", "eval")
+    extra("speechmos")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 import soundfile
 from numpy.typing import ArrayLike, NDArray
 
+from centaurus import system
 from centaurus.audio.resample import resample
 
 Samples = NDArray[np.float32]
@@ -182,13 +182,9 @@ def replacing(path: str | os.PathLike[str], overwrite: bool = True) -> Iterator[
     if target.is_dir():
         raise AudioError("is a folder", target)
     _refuse(target, overwrite)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
+    with system.replacing(target) as temporary:
         yield temporary
         _refuse(target, overwrite)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _refuse(target: Path, overwrite: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.extras import extra
+from centaurus.system import extra
 
 Signal = NDArray[np.floating[Any]]
 
@@ -34,7 +34,7 @@ def pesq(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
     """ITU-T P.862.2 wideband at 16 kHz, P.862 narrowband at 8 kHz: −0.5 … 4.64 (extra ``eval``)."""
     if rate not in (8000, 16_000):
         raise ValueError(f"PESQ is defined at 8000 and 16000 Hz: resample from {rate} Hz first")
-    module = extra("pesq", "eval")
+    module = extra("pesq")
     estimate, reference = _pair(estimate, reference)
     try:
         return float(module.pesq(rate, reference, estimate, "wb" if rate == 16_000 else "nb"))
@@ -44,7 +44,7 @@ def pesq(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
 
 def stoi(estimate: Signal, reference: Signal, rate: int = 16_000, extended: bool = False) -> float:
     """Short-time objective intelligibility, 0 … 1 (extra ``eval``)."""
-    module = extra("pystoi", "eval")
+    module = extra("pystoi")
     estimate, reference = _pair(estimate, reference)
     if not reference.any():
         raise ValueError("STOI has no meaning for a silent reference")
@@ -73,7 +73,7 @@ class Errors:
 def word_errors(hypotheses: str | Sequence[str], references: str | Sequence[str]) -> Errors:
     """Edits in words over all utterances together (jiwer, extra ``eval``). Nothing is normalised here."""
     hypotheses, references = _texts(hypotheses, references)
-    return _errors(extra("jiwer", "eval").process_words(references, hypotheses)) if references else Errors(0, 0, 0, 0)
+    return _errors(extra("jiwer").process_words(references, hypotheses)) if references else Errors(0, 0, 0, 0)
 
 
 def char_errors(hypotheses: str | Sequence[str], references: str | Sequence[str]) -> Errors:
@@ -81,7 +81,7 @@ def char_errors(hypotheses: str | Sequence[str], references: str | Sequence[str]
     hypotheses, references = _texts(hypotheses, references)
     if not references:
         return Errors(0, 0, 0, 0)
-    return _errors(extra("jiwer", "eval").process_characters(references, hypotheses))
+    return _errors(extra("jiwer").process_characters(references, hypotheses))
 
 
 def _pair(estimate: Signal, reference: Signal) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.extras import extra
 from centaurus.audio.files import replacing
+from centaurus.system import extra
 
 
 def stft(x: NDArray[np.float32], size: int = 512, hop: int = 128) -> NDArray[np.complex64]:
@@ -94,7 +94,7 @@ def save_png(
     """
     if not signals:
         raise ValueError("there is no signal to draw")
-    extra("matplotlib", "plot")
+    extra("matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -129,6 +129,9 @@ typedef uint16_t ct_w; /* IEEE half precision, normal numbers and zero only */
 CT_INLINE ct_v ct_weight(const ct_w *p) {
   return ct_float(((uint32_t)(*p & 0x8000u) << 16) | ((uint32_t)(*p & 0x7fffu) << 13)) * 5.192296858534828e33f;
 }
+#elif defined(__F16C__) && CT_LANES == 8
+#include <immintrin.h>
+CT_INLINE ct_v ct_weight(const ct_w *p) { return (ct_v)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 #else
 typedef ct_w ct_narrow __attribute__((vector_size(2 * CT_LANES), aligned(2), may_alias));
 CT_INLINE ct_v ct_weight(const ct_w *p) {
@@ -144,6 +147,15 @@ typedef int8_t ct_w;
 #endif
 #if CT_LANES == 1
 CT_INLINE ct_v ct_weight(const ct_w *p) { return (float)*p; }
+#elif defined(__AVX2__)
+#include <immintrin.h>
+CT_INLINE ct_v ct_weight(const ct_w *p) {
+#ifdef CT_WEIGHTS_INT16
+  return (ct_v)_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p)));
+#else
+  return (ct_v)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#endif
+}
 #else
 typedef ct_w ct_narrow __attribute__((vector_size(sizeof(ct_w) * CT_LANES), aligned(sizeof(ct_w)), may_alias));
 typedef int32_t ct_int __attribute__((vector_size(4 * CT_LANES)));
