@@ -12,6 +12,7 @@ from centaurus.data.corpus import OnFault
 from centaurus.train.config import Training
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Objective
+from centaurus.train.run import Run
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``configure(small)`` gives every setting; ``prepare(settings, folder)`` reads the folder."""
+    """``configure(small)`` gives every setting; ``prepare(settings, folder)`` reads the folder.
+
+    ``finish(run, settings, folder)``, if there is one, makes what users need of the best model.
+    """
 
     configure: Callable[[bool], Training]
     prepare: Callable[[Any, Path], Prepared]
+    finish: Callable[[Run, Any, Path], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
