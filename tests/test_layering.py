@@ -33,7 +33,7 @@ ALLOWED = {
     "runtime": {"audio", "decode", "verification"},
     "evaluation": {"audio", "data", "decode"},
     "train": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode"},
-    "recipes": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode", "train"},
+    "recipes": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode", "train", "evaluation", "export"},
     "export": TENSORS | {"ssm", "nn", "models", "runtime"},
     "serve": {"decode", "runtime"},
 }

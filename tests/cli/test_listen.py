@@ -163,3 +163,21 @@ def test_no_portaudio_is_code_6_and_names_the_library(
     done = cli("spot", "--mic")
     assert done.code == 6
     assert "libportaudio2" in done.err
+
+
+def test_a_command_runs_on_every_keyword(cli: Cli, wav: Path, tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    script = f"import os; open({str(heard)!r}, 'a').write(os.environ['KEYWORD'] + '\\n')"
+    command = f'{sys.executable} -c "{script}"'
+    lines = cli("spot", wav, *KEENLY, "--jsonl", "--exec", command).out.splitlines()
+    words = sorted(json.loads(line)["keyword"] for line in lines)
+    assert words
+    assert sorted(heard.read_text().split()) == words
+
+
+def test_words_restrict_the_report(cli: Cli, wav: Path) -> None:
+    every = [json.loads(line)["keyword"] for line in cli("spot", wav, *KEENLY, "--jsonl").out.splitlines()]
+    kept = every[0]
+    some = cli("spot", wav, *KEENLY, "--jsonl", "--words", kept).out.splitlines()
+    assert {json.loads(line)["keyword"] for line in some} == {kept}
+    assert cli("spot", wav, "--words", "nonsense").code != 0

@@ -91,6 +91,17 @@ def test_the_curve_and_its_threshold() -> None:
     assert points[-1].at_most == pytest.approx(30.0, rel=0.01)  # nothing in a tenth of an hour
 
 
+def test_a_word_that_is_said_is_not_a_false_alarm() -> None:
+    scores = np.zeros((2, 600))
+    scores[0, 100:120] = scores[0, 400:420] = 0.9
+    others = live.Others(scores, 0.1, HOP / RATE, [3.0, 6.0], ["how low can you go", "nothing of the kind"])
+    heard = live.reports(scores, spotting(), 0.6)
+    assert len(heard) == 2
+    assert [keyword.time > 3.0 for keyword in others.false(heard)] == [True]
+    others.transcripts = ["nothing", "nothing of the kind"]
+    assert len(others.false(heard)) == 2
+
+
 def test_the_rule_of_three_and_poisson_bounds() -> None:
     assert live.most_alarms(0) == pytest.approx(3.0, abs=0.01)
     assert live.most_alarms(5) == pytest.approx(10.51, abs=0.01)

@@ -21,6 +21,9 @@ def evaluate(
     split: Annotated[str | None, typer.Option(help="train, val or test; by default test, or val without one.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="So many clips, spread over all; 0 for all.")] = 0,
     noise: Annotated[Path | None, typer.Option(help="Noise to mix speech with.")] = None,
+    others: Annotated[
+        Path | None, typer.Option(help="For keywords: sound without them, to count false alarms in.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for tables and a plot.")] = None,
     json: output.Json = False,
 ) -> None:
@@ -28,14 +31,40 @@ def evaluate(
     from centaurus.evaluation.metrics import evaluate as measure
     from centaurus.evaluation.report import write
 
-    report = measure(engine(model), data, split, limit, noise)
+    judged = engine(model)
+    report = measure(judged, data, split, limit, noise)
     written = write(report, out) if out is not None else []
+    if others is not None:
+        written += _live(judged, report, data, split, noise, others, out)
     if json:
         output.show_json(report.json())
         return
     _show(report)
     for path in written:
         output.show(path)
+
+
+def _live(
+    judged: Model, report: Evaluation, data: Path, split: str | None, noise: Path | None, others: Path, out: Path | None
+) -> list[Path]:
+    """Misses against false alarms in continuous streams: points in the report, the curve in the folder."""
+    from centaurus.data import open_corpus
+    from centaurus.decode.keywords import Spotting
+    from centaurus.evaluation import live
+    from centaurus.evaluation.metrics import clips
+    from centaurus.evaluation.report import save_curve
+
+    if judged.listen is None or judged.task != "classifier":
+        raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {judged.task}")
+    spotting = Spotting(judged.classes, float(1 / (judged.rate * judged.ratio)))
+    sounds = None if noise is None else clips(noise, ("noise",), judged.rate, split)
+    quiet = open_corpus(others, None, None, judged.rate)
+    points = live.measure(judged.listen, spotting, clips(data, ("word",), judged.rate, split), quiet, sounds)
+    for alarms in (0.5, 1.0, 10.0):
+        best = live.threshold_for(points, alarms)
+        report.figures[f"misses_at_{alarms:g}_alarms_per_hour"] = best.misses
+        report.figures[f"threshold_for_{alarms:g}_alarms_per_hour"] = best.threshold
+    return save_curve(points, out) if out is not None else []
 
 
 def engine(model: str) -> Model:
@@ -58,7 +87,11 @@ def _session(model: str) -> Model:
         pieces = [session.process(np.pad(x, (0, known.delay))), session.flush()]
         return np.concatenate(pieces, axis=-1)[..., known.frames(known.delay) :]
 
-    return Model(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run)
+    def listen() -> Any:
+        session.reset()
+        return session.process
+
+    return Model(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run, listen)
 
 
 def _network(model: str) -> Model:
@@ -66,6 +99,7 @@ def _network(model: str) -> Model:
 
     from centaurus.evaluation.model import Model
     from centaurus.models import load_network
+    from centaurus.nn import Stream
     from centaurus.tasks import TASKS
 
     net = load_network(model)
@@ -80,7 +114,12 @@ def _network(model: str) -> Model:
     if meaning and not known.get(meaning):
         raise ValueError(f"{model} does not say what its {meaning} are: its outputs cannot be read")
     rate, classes, tokens = int(known["sample_rate"]), known.get("classes", ()), known.get("tokens", ())
-    return Model(net.task, rate, net.ratio, classes, tokens, run)
+
+    def listen() -> Any:
+        stream = Stream(net)
+        return torch.inference_mode()(lambda x: stream(torch.from_numpy(x)[None, None])[0].numpy())
+
+    return Model(net.task, rate, net.ratio, classes, tokens, run, listen)
 
 
 def _show(report: Evaluation) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json as coder
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,13 +22,27 @@ def spot(
     name: listening.Input = None,
     mic: listening.Mic = False,
     model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "kws-30",
-    threshold: Annotated[float, typer.Option(help="Report from this probability on.")] = 0.6,
+    words: Annotated[str | None, typer.Option(help="Report only these words, such as yes,no.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Report from this probability on.", show_default="the model's own, or 0.6")
+    ] = None,
     release: Annotated[
         float | None, typer.Option(help="A word has ended below this.", show_default="0.8 of the threshold")
     ] = None,
-    smooth: Annotated[float, typer.Option(min=0, help="Average probabilities over so many seconds.")] = 0.1,
+    smooth: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Average probabilities over this many seconds.", show_default="the model's own, or 0.1"
+        ),
+    ] = None,
     refractory: Annotated[float, typer.Option(min=0, help="Seconds after a report without another.")] = 0.5,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="A line of JSON for every keyword.")] = False,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec", metavar="CMD", help="Run this on every keyword: $KEYWORD, $TIME and $CONFIDENCE are set."
+        ),
+    ] = None,
     device: listening.Device = None,
     raw: listening.Raw = None,
     rate: listening.Rate = None,
@@ -32,26 +51,64 @@ def spot(
 ) -> None:
     """Find keywords, with the time when each was heard and how sure it is."""
     with faults.handled():
-        from centaurus.decode import Smoothing
-        from centaurus.runtime.spot import Spotter
+        from centaurus.runtime.session import open_for
+        from centaurus.runtime.spot import Spotter, smoothing_of
 
-        smoothing = Smoothing(threshold, release, smooth, refractory)
+        launch = Launcher(command) if command else None
+        session = open_for("classifier", model, batch=1, threads=threads)
+        smoothing = replace(smoothing_of(session.settings), release=release, refractory=refractory)
+        given = {"threshold": threshold, "window": smooth}
+        smoothing = replace(smoothing, **{key: value for key, value in given.items() if value is not None})
         layout = listening.layout(raw, rate, channels)
         source = listening.source(name, mic, device, layout, 16_000)
-        spotter = Spotter(model, source.rate, source.channels, smoothing, threads)
+        chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
+        spotter = Spotter(session, source.rate, source.channels, smoothing, threads, chosen)
         if not jsonl:
             output.show_line(f"{'time':<14}{'keyword':<14}confidence")
         count = 0
         with listening.Hearing(source) as hearing:
             for block in source.blocks:
-                count += _show(spotter.process(block), jsonl)
-        count += _show(spotter.flush(), jsonl)
+                count += _show(spotter.process(block), jsonl, launch)
+        count += _show(spotter.flush(), jsonl, launch)
+        if launch is not None:
+            launch.end()
         if not count:
-            output.note(f"no keyword in {source.name} reached {threshold:g}")
+            output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
         hearing.end(spotter.repaired, mic)
 
 
-def _show(found: list[Keyword], jsonl: bool) -> int:
+class Launcher:
+    """Runs a command for every keyword, without a shell and without waiting for it."""
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise typer.BadParameter(f"--exec {command!r} cannot be read: {error}") from error
+        if not self._command:
+            raise typer.BadParameter("--exec needs a command")
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, keyword: Keyword) -> None:
+        told = {"KEYWORD": keyword.word, "TIME": f"{keyword.time:.3f}", "CONFIDENCE": f"{keyword.confidence:.4f}"}
+        self._running = [process for process in self._running if not self._ended(process.poll())]
+        try:
+            self._running.append(subprocess.Popen(self._command, env={**os.environ, **told}))
+        except OSError as error:
+            raise typer.BadParameter(f"--exec: {self._command[0]} cannot be run: {error.strerror}") from error
+
+    def end(self) -> None:
+        """Wait for what is still running."""
+        for process in self._running:
+            self._ended(process.wait())
+
+    def _ended(self, code: int | None) -> bool:
+        if code:
+            output.note(f"{self._command[0]} ended with {code}")
+        return code is not None
+
+
+def _show(found: list[Keyword], jsonl: bool, launch: Callable[[Keyword], None] | None = None) -> int:
     from centaurus.decode import clock
 
     for keyword in found:
@@ -60,4 +117,6 @@ def _show(found: list[Keyword], jsonl: bool) -> int:
             output.show_line(coder.dumps(data))
         else:
             output.show_line(f"{clock(keyword.time):<14}{keyword.word:<14}{keyword.confidence:>10.2f}")
+        if launch is not None:
+            launch(keyword)
     return len(found)

@@ -18,13 +18,16 @@ HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", 
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="kws, denoise or asr.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="kws, wake, commands, denoise or asr.")] = None,
     settings: Annotated[list[str] | None, typer.Argument(help="key=value, such as minutes=30 batch=8.")] = None,
     data: Annotated[Path | None, typer.Option(help="A folder of recordings, in any layout that is known.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper (the default), ours or small; settings change it.")] = None,
     small: Annotated[bool, typer.Option("--small", help="A network for minutes on two cores: --preset small.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/RECIPE-1, -2 … by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="A run folder to go on with, exactly where it stopped.")] = None,
+    corrections: Annotated[
+        Path | None, typer.Option(help="For wake: a folder with missed/ and alarms/ that were kept in use.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Only show the settings.")] = False,
     json: output.Json = False,
 ) -> None:
@@ -41,10 +44,11 @@ def train(
         folder = data or folder
     else:
         if recipe is None:
-            raise ValueError("which recipe? kws, denoise or asr; or --resume RUN")
+            raise ValueError("which recipe? kws, wake, commands, denoise or asr; or --resume RUN")
         if small and preset:
             raise ValueError(f"--small is --preset small: give it or --preset {preset}, not both")
-        config = override(launch.configure(recipe, "small" if small else preset), settings or [])
+        more = [] if corrections is None else [f"corrections={corrections}"]
+        config = override(launch.configure(recipe, "small" if small else preset), [*(settings or []), *more])
         if show:
             _show(to_data(config), json)
             return

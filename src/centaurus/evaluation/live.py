@@ -7,6 +7,8 @@ Both are read from the same scores for a range of thresholds, which gives the cu
 from __future__ import annotations
 
 import math
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio.level import dbfs, gain
+from centaurus.data.corpus import Corpus
+from centaurus.data.examples.keywords import some_noise
 from centaurus.data.examples.phrases import Spoken, bounds, faded
 from centaurus.decode.keywords import Decision, Keyword, Spotting
 
@@ -26,6 +30,8 @@ Push = Callable[[Samples], NDArray[np.floating[Any]]]
 WARM_UP = 60.0  # seconds of a stream that are not counted: a model that goes deaf has gone deaf by then
 PAUSES = (0.3, 3.0)  # seconds between two words
 WORD_LEVEL = -25.0  # dBFS of every word
+SNR = 10.0  # dB of words whose misses are compared with false alarms
+MEASURED = 300  # words of the stream that misses are counted in
 LATEST = 0.75  # seconds after the end of a word within which its report counts
 PIECE = 1 << 16  # samples of a stream that are composed and measured at a time
 HUM = (50.0, 100.0, 150.0, 250.0)  # Hz: mains hum and its strongest harmonics
@@ -54,11 +60,25 @@ class Words:
 
 @dataclass
 class Others:
-    """Scores of sound without any of the words, and how many hours of it there are."""
+    """Scores of other sound, and the hours and seconds a frame of it.
+
+    ``ends`` and ``transcripts`` are where its clips end, in seconds, and what is said in them: a report of a word that
+    the clip does say, or one that ended just before, is not a false alarm.
+    """
 
     scores: Scores
     hours: float
     seconds: float
+    ends: Sequence[float] = ()
+    transcripts: Sequence[str] = ()
+
+    def false(self, heard: Sequence[Keyword]) -> list[Keyword]:
+        """The reports of words that were not said."""
+        return [keyword for keyword in heard if not self._said(keyword)]
+
+    def _said(self, keyword: Keyword) -> bool:
+        first, last = (bisect_left(self.ends, time) for time in (keyword.time - LATEST, keyword.time))
+        return any(says(text, [keyword.word]) for text in self.transcripts[first : last + 1])
 
 
 @dataclass
@@ -176,9 +196,56 @@ def curve(said: Words, others: Others, spotting: Spotting, thresholds: Sequence[
     points = []
     for threshold in thresholds:
         misses = 1 - outcome(reports(said.scores, spotting, threshold), said).recall
-        count = len(reports(others.scores, spotting, threshold))
+        count = len(others.false(reports(others.scores, spotting, threshold)))
         points.append(Point(threshold, misses, count, count / others.hours, most_alarms(count) / others.hours))
     return points
+
+
+def measure(
+    listen: Callable[[], Push],
+    spotting: Spotting,
+    words: Corpus,
+    others: Corpus,
+    noise: Corpus | None = None,
+    below_db: float = SNR,
+    count: int = MEASURED,
+) -> list[Point]:
+    """The curve of misses of words in noise, ``below_db`` quieter, against false alarms in other sound.
+
+    ``listen`` starts a new stream. ``words`` are clips with one word each, at least ``count`` of them are said (again,
+    where there are fewer); in ``others`` reports of words that a clip's transcript has are not false alarms.
+    """
+    rng = np.random.default_rng(0)
+    rate, mine = words.rate, words.where(word=spotting.words)
+    if not len(mine):
+        raise ValueError(f"the {words.name} corpus has no clips of {', '.join(spotting.words)}")
+    chosen = np.resize(rng.permutation(len(mine)), count)
+    clips = (mine.take(int(k)) for k in chosen)
+    bed = some_noise(noise, 30 * rate, rate, rng)
+    stream, spoken = compose(((clip.labels["word"], x) for clip, x in clips), bed, below_db, rate, rng)
+    spotting.reset()
+    said = Words(score(listen(), spotting, [stream]), spoken, rate, spotting.seconds)
+    spotting.reset()
+    return curve(said, score_others(listen(), spotting, others), spotting)
+
+
+def score_others(push: Push, spotting: Spotting, others: Corpus) -> Others:
+    """Scores of all clips of a corpus, one after another in one stream."""
+    if not len(others):
+        raise ValueError(f"the {others.name} corpus has no clips to count false alarms in")
+    found, ends, samples = [], [], 0
+    for clip in others:
+        x = others.load(clip)
+        found.append(score(push, spotting, [x]))
+        samples += len(x)
+        ends.append(samples / others.rate)
+    transcripts = [clip.labels.get("transcript", "") for clip in others]
+    return Others(np.concatenate(found, axis=1), ends[-1] / 3600, spotting.seconds, ends, transcripts)
+
+
+def says(transcript: str, words: Sequence[str]) -> bool:
+    """Whether a transcript has one of the words."""
+    return not {word.lower() for word in words}.isdisjoint(re.findall(r"[a-z']+", transcript.lower()))
 
 
 def threshold_for(points: Sequence[Point], alarms_per_hour: float) -> Point:

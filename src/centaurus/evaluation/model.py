@@ -15,7 +15,10 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Model:
-    """A model to measure: its task, what its outputs mean, and ``run``: samples (t,) to (features, frames)."""
+    """A model to measure: its task, what its outputs mean, and ``run``: samples (t,) to (features, frames).
+
+    ``listen`` starts a new stream, whose pieces of samples become pieces of frames.
+    """
 
     task: str
     rate: int
@@ -23,6 +26,7 @@ class Model:
     classes: Sequence[str]
     tokens: Sequence[str]
     run: Callable[[Samples], NDArray[np.floating[Any]]]
+    listen: Callable[[], Callable[[Samples], NDArray[np.floating[Any]]]] | None = None
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from centaurus.evaluation.live import Point
 from centaurus.evaluation.model import Evaluation
 from centaurus.system import write_file
 from centaurus.tasks import TASKS
@@ -27,6 +28,32 @@ def write(report: Evaluation, folder: Path) -> list[Path]:
             write_file(folder / name, table(rows))
             written.append(folder / name)
     return written + pictures(report, folder)
+
+
+def save_curve(points: Sequence[Point], folder: Path, chosen: Point | None = None) -> list[Path]:
+    """Misses against false alarms an hour as ``curve.json`` and, where matplotlib is installed, ``curve.png``."""
+    rows = [point._asdict() for point in points]
+    write_file(folder / "curve.json", json.dumps(rows, indent=1) + "\n")
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        return [folder / "curve.json"]
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([p.alarms_per_hour for p in points], [100 * p.misses for p in points], marker=".", color="#0072b2")
+    if chosen is not None:
+        axes.plot(chosen.alarms_per_hour, 100 * chosen.misses, marker="o", color="#d55e00")
+        note = f"threshold {chosen.threshold:g}"
+        place = (chosen.alarms_per_hour, 100 * chosen.misses)
+        axes.annotate(note, place, xytext=(6, 6), textcoords="offset points")
+    axes.set_xscale("symlog", linthresh=0.5)
+    axes.set(xlabel="false alarms an hour", ylabel="misses, %", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    figure.savefig(folder / "curve.png", dpi=110)
+    return [folder / "curve.json", folder / "curve.png"]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -157,6 +157,8 @@ def describe(
         tokens=_words(given, "tokens"),
         card=card if card is not None else str(given.get("card", "")),
         states=states,
+        threshold=given.get("threshold"),
+        window=given.get("window"),
     )
 
 

@@ -46,7 +46,7 @@ def mel_bands(
     return Serial({"analysis": analysis, "mel": bands})
 
 
-def residual_blocks(rows: Sequence[Row], expansion: int, dropout: float = 0.0) -> tuple[Serial, int]:
+def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0) -> tuple[Serial, int]:
     """Pre-norm blocks at one rate and width, and that width: a state-space layer, then an FFN, each around a skip.
 
     The FFN's last weights start at zero, so that each block starts as its state-space layer alone.
@@ -59,7 +59,8 @@ def residual_blocks(rows: Sequence[Row], expansion: int, dropout: float = 0.0) -
         inside = {"norm": LayerNorm(width), "ssm": state_space(row, width, width), "silu": SiLU()}
         block = {"mixer": Residual(Serial(inside | ({"dropout": Dropout1d(dropout)} if dropout else {})))}
         if expansion:
-            wide, narrow = Pointwise(width, expansion * width), Pointwise(expansion * width, width)
+            hidden = round(expansion * width)
+            wide, narrow = Pointwise(width, hidden), Pointwise(hidden, width)
             narrow.weight.data.zero_()
             block["ffn"] = Residual(Serial({"norm": LayerNorm(width), "wide": wide, "silu": SiLU(), "narrow": narrow}))
         blocks.append(Serial(block))

@@ -105,7 +105,7 @@ class SpotterTable:
 
     blocks: tuple[Row, ...]
     stack: int = 2
-    expansion: int = 2
+    expansion: float = 2
     power: float = 0.0
     release: float = 0.0
     low: float = 60.0
@@ -175,6 +175,14 @@ CLASSIFIERS |= {
             Row(MEL,      160,  48, window=512),
             Row(POINTWISE,  1,  96,  96, times=4),
         ),
+    ),
+    "kws-mel": SpotterTable(  # kws-30 and wake-computer: 31 frames a second
+        blocks=(
+            Row(MEL,      256,  40, window=512),
+            Row(POINTWISE,  1,  80,  96, times=4),
+        ),
+        expansion=1.5,
+        high=7600.0,
     ),
     "mel-pooled": ClassifierTable(
         blocks=(

@@ -1,6 +1,6 @@
-"""The paper's three recipes and one for connected words: settings with their numbers, and how a folder is read."""
+"""Recipes, the paper's three and those for connected words and wake words: settings, and how a folder is read."""
 
-from centaurus.recipes import asr, commands, denoise, kws
+from centaurus.recipes import asr, commands, denoise, kws, wake
 from centaurus.recipes.recipe import Prepared, Recipe
 
 RECIPES: dict[str, Recipe] = {
@@ -8,6 +8,7 @@ RECIPES: dict[str, Recipe] = {
     "denoise": denoise.RECIPE,
     "asr": asr.RECIPE,
     "commands": commands.RECIPE,
+    "wake": wake.RECIPE,
 }
 
 __all__ = ["RECIPES", "Prepared", "Recipe"]

@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 
 from centaurus.data import recognise
-from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, load_network
+from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, SpotterTable, load_network
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
 from centaurus.train.config import Training, from_data, nearest, to_data
@@ -53,6 +53,9 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
     standing = fit(ready.objective, ready.data, settings, run, watcher)
     if state.is_main_process:
         run.write_text("card.md", card(run, load_network(run.folder / "best.safetensors")))
+        finish = RECIPES[name].finish
+        if finish is not None:
+            finish(run, settings, data)
     return standing
 
 
@@ -67,6 +70,8 @@ def leave() -> bool:
 def go_on_from(start: str, net: Network) -> None:
     """Take the weights of a trained model of the same table; or a keyword spotter's, for a backbone of its blocks.
 
+    A spotter on mel frames may have other classes: then its last layer starts anew.
+
     How much of its input a denoiser keeps does not matter, that is chosen after training; nor does dropout.
     """
     if not start:
@@ -78,6 +83,12 @@ def go_on_from(start: str, net: Network) -> None:
             net.body.layers()[0].load_state_dict(given.body.layers()[0].state_dict())
             return
         raise ValueError(f"the backbone cannot start from {start}: its blocks {old.blocks} are not {new.backbone}")
+    if isinstance(old, SpotterTable) and old == replace(
+        new, classes=old.classes, dropout=old.dropout, window=old.window
+    ):
+        shared = {name: x for name, x in given.state_dict().items() if not name.startswith("body.out.")}
+        net.load_state_dict(given.state_dict() if old.classes == new.classes else net.state_dict() | shared)
+        return
     if isinstance(old, DenoiserTable) and isinstance(new, DenoiserTable):
         old = replace(old, kept=new.kept)
     elif isinstance(old, ClassifierTable) and isinstance(new, ClassifierTable):

@@ -12,6 +12,7 @@ from centaurus.data.corpus import OnFault
 from centaurus.train.config import Training
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Objective
+from centaurus.train.run import Run
 
 Preset = Literal["paper", "ours", "small"]
 
@@ -43,12 +44,14 @@ class Recipe:
     """``configure(preset)`` gives every setting; ``prepare(settings, folder)`` reads the folder.
 
     ``presets`` are their names, the default first: ``paper`` has exactly the paper's settings, ``ours`` its scale with
-    what learns better, ``small`` a network for minutes on two cores.
+    what learns better, ``small`` a network for minutes on two cores. ``finish(run, settings, folder)``, if there is one,
+    makes what users need of the best model.
     """
 
     configure: Callable[[Preset], Training]
     prepare: Callable[[Any, Path], Prepared]
     presets: tuple[Preset, ...] = get_args(Preset)
+    finish: Callable[[Run, Any, Path], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ class Settings:
 
     ``chunk`` samples go in at a time, a multiple of ``hop``; ``ratio`` frames come out for every sample. The output of
     a sample stands ``delay`` samples after its place, so it comes at most ``latency`` = chunk + delay samples later.
+    A keyword spotter may carry the ``threshold`` it was chosen for and the ``window`` in seconds that it averages over.
     """
 
     task: str
@@ -57,6 +58,8 @@ class Settings:
     tokens: tuple[str, ...] | None
     card: str
     states: tuple[StateShape, ...]
+    threshold: float | None = None
+    window: float | None = None
 
     def frames(self, samples: int) -> int:
         """Output frames for so many samples."""
@@ -84,6 +87,8 @@ class Settings:
             "tokens": None if self.tokens is None else list(self.tokens),
             "card": self.card,
             "states": [{"name": state.name, "shape": list(state.shape)} for state in self.states],
+            **({} if self.threshold is None else {"threshold": self.threshold}),
+            **({} if self.window is None else {"window": self.window}),
         }
 
 
@@ -131,6 +136,8 @@ def _settings(data: Any) -> Settings:
         tokens=tokens,
         card=_text(data, "card"),
         states=_states(data),
+        threshold=_share(data, "threshold"),
+        window=_share(data, "window"),
     )
 
 
@@ -163,6 +170,16 @@ def _words(data: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
     if not isinstance(value, list) or len(value) > MOST_WORDS or not all(isinstance(word, str) for word in value):
         raise ValueError(f"{key} should be a list of words or null, got {_short(value)}")
     return tuple(value)
+
+
+def _share(data: Mapping[str, Any], key: str) -> float | None:
+    """A number above 0 and up to 1, or none."""
+    value = data.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(f"{key} should be a number above 0 and up to 1, got {_short(value)}")
+    return float(value)
 
 
 def _ratio(data: Mapping[str, Any]) -> Fraction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
@@ -22,6 +23,7 @@ from centaurus.train.teachers import Answers, Wav2Vec2
 
 Batch = dict[str, Tensor]
 Terms = dict[str, Tensor]
+POSITIVE = 3.0  # weight of a frame at the end of a word: there are far fewer of them than of background
 SOFTNESS = 2.0  # of a teacher's answers: what it thinks of the other classes counts too
 Sums = dict[str, tuple[float, float]]  # a figure is its first sum over its second
 
@@ -111,6 +113,52 @@ class Classify(Objective):
         right = int((logits.argmax(1) == batch["label"]).sum())
         loss = float(functional.cross_entropy(logits, batch["label"], reduction="sum"))
         return {"accuracy": (right, rows), "loss": (loss, rows)}
+
+
+@final
+class Spot(Objective):
+    """Keyword spotting in streams: cross entropy of every frame against its label.
+
+    ``negatives`` is the weight of a frame of background; one at the end of a word weighs ``POSITIVE``. A validation
+    gives the weighted loss, the share of words whose label is never the most probable (``misses``) and the share of
+    background frames in which a word is (``alarms``).
+    """
+
+    monitor = "loss"
+    lower_is_better = True
+
+    def __init__(self, net: Classifier, negatives: float = 3.0, smoothing: float = 0.05) -> None:
+        super().__init__(net, read_weights("frames:1", ("frames",)))
+        self.negatives, self.smoothing = negatives, smoothing
+
+    def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (self.net(batch["audio"]),)
+
+    def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        return self._loss(outputs[0].float(), batch, self.smoothing)
+
+    def _loss(self, logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        labels = batch["labels"]
+        each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        weights = batch["weights"] * torch.where(labels == logits.shape[1] - 1, self.negatives, POSITIVE)
+        return (each * weights).sum() / weights.sum().clamp_min(1e-6)
+
+    def measure(self, net: Network, batch: Batch) -> Sums:
+        logits, labels, rows = net(batch["audio"]).float(), batch["labels"], len(batch["labels"])
+        background = logits.shape[1] - 1
+        said, counted = logits.argmax(1), batch["weights"] > 0
+        quiet = counted & (labels == background)
+        words, hits = 0, 0
+        for row, right in zip(labels, said == labels, strict=True):
+            edges = (torch.diff(row, prepend=row.new_tensor([background])) != 0).nonzero().flatten().tolist()
+            for first, last in pairwise([*edges, len(row)]):
+                if row[first] != background:
+                    words, hits = words + 1, hits + bool(right[first:last].any())
+        return {
+            "loss": (float(self._loss(logits, batch)) * rows, rows),
+            "misses": (words - hits, max(1, words)),
+            "alarms": (int((quiet & (said != background)).sum()), max(1, int(quiet.sum()))),
+        }
 
 
 @final

@@ -1,0 +1,138 @@
+"""Measure a keyword spotter or wake word as it is used, for its card.
+
+    python scripts/measure_keywords.py MODEL OUT --words FOLDER --noise FOLDER --others FOLDER [FOLDER ...]
+
+MODEL is an ONNX file or a shipped name, OUT a folder for MODEL.json and the curve. Words are clips of one word each
+(the testing list where there is one), noise is what they are put in, others are hours of sound without the words. Every
+figure of running sound comes from one continuous stream, never reset, counted after its first minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centaurus.data import Corpus, open_corpus
+from centaurus.decode.keywords import BACKGROUND, Spotting
+from centaurus.evaluation import live
+from centaurus.evaluation.metrics import clips
+from centaurus.evaluation.report import save_curve
+from centaurus.runtime import Session
+from centaurus.runtime.spot import smoothing_of
+
+TEN = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
+QUIET = 0.5  # seconds of silence before and after a clip
+CONDITIONS = {"silence": 60.0, "white": 30.0, "hum": 30.0, "recorded": 30.0, "recorded at 10 dB": 10.0}
+WORDS = 600  # in each stream
+
+
+def accuracy(session: Session, words: Corpus, limit: int) -> dict[str, Any]:
+    """The share of clips whose own word has the highest averaged probability of all words, each clip by itself."""
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(words))[: limit or None]
+    quiet = np.zeros(round(QUIET * words.rate), np.float32)
+    rows = []
+    for k in chosen:
+        clip, x = words.take(int(k))
+        reader = spotting(session)
+        session.reset()
+        logits = np.concatenate([session.process(np.concatenate([quiet, x, quiet])), session.flush()], -1)
+        rows.append((clip.labels["word"], reader.words[int(reader.scores(logits).max(1).argmax())]))
+    right = [said == word for word, said in rows]
+    ten = [said == word for word, said in rows if word in TEN]
+    return {
+        "clips": len(rows),
+        "accuracy": round(float(np.mean(right)), 4),
+        "ten words": round(float(np.mean(ten)), 4) if ten else None,
+        "clips of ten": len(ten),
+        "by word": {
+            w: round(float(np.mean([s == w for o, s in rows if o == w])), 3) for w in sorted({o for o, _ in rows})
+        },
+    }
+
+
+def spotting(session: Session) -> Spotting:
+    """A reader of the session's outputs with the model's own settings."""
+    known = session.settings
+    return Spotting(known.classes or (BACKGROUND,), float(1 / (known.rate * known.ratio)), smoothing_of(known))
+
+
+def said(session: Session, words: Corpus, bed: live.Samples, below: float, count: int) -> live.Words:
+    """Scores of a stream of words on a background."""
+    rng = np.random.default_rng(1)
+    chosen = np.resize(rng.permutation(len(words)), count)
+    pairs = ((clip.labels["word"], x) for clip, x in (words.take(int(k)) for k in chosen))
+    stream, spoken = live.compose(pairs, bed, below, words.rate, rng)
+    session.reset()
+    reader = spotting(session)
+    return live.Words(live.score(session.process, reader, [stream]), spoken, words.rate, reader.seconds)
+
+
+def combined(curves: list[list[live.Point]], parts: list[live.Others]) -> list[live.Point]:
+    """One curve of the false alarms in several corpora."""
+    hours = sum(part.hours for part in parts)
+    points = []
+    for same in zip(*curves, strict=True):
+        count = sum(point.alarms for point in same)
+        at_most = live.most_alarms(count) / hours
+        points.append(live.Point(same[0].threshold, same[0].misses, count, count / hours, at_most))
+    return points
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--words", type=Path, required=True)
+    parser.add_argument("--noise", type=Path, required=True)
+    parser.add_argument("--others", type=Path, nargs="+", required=True)
+    parser.add_argument("--limit", type=int, default=0, help="clips for the accuracy, 0 for all")
+    given = parser.parse_args()
+    session = Session(given.model)
+    reader = spotting(session)
+    threshold = reader.smoothing.threshold
+    words = clips(given.words, ("word",), 16_000, None).where(word=reader.words)
+    noise = open_corpus(given.noise, ("val",), ("noise",))
+    recorded = np.concatenate([noise.load(clip) for clip in noise])
+    found: dict[str, Any] = {"threshold": threshold, "clips": accuracy(session, words, given.limit), "live": {}}
+    streams = {}
+    for kind, below in CONDITIONS.items():
+        rng = np.random.default_rng(2)
+        bed = recorded if kind.startswith("recorded") else live.background(kind, 60 * 16_000, 16_000, rng)
+        streams[kind] = said(session, words, bed, below, WORDS)
+        result = live.outcome(live.reports(streams[kind].scores, reader, threshold), streams[kind])
+        late = np.quantile(result.delays, (0.5, 0.95)) if result.delays else (0.0, 0.0)
+        found["live"][kind] = {
+            "words": result.words, "found": round(result.recall, 4), "wrong words": result.wrong,
+            "between words": result.between, "delay ms, median and 95 %": [round(1000 * float(v)) for v in late],
+        }  # fmt: skip
+        print(kind, found["live"][kind], flush=True)
+    parts, alarms = [], {}
+    for folder in [*given.others, given.noise]:
+        corpus = noise if folder == given.noise else open_corpus(folder)
+        session.reset()
+        others = live.score_others(session.process, spotting(session), corpus)
+        count, hours = len(others.false(live.reports(others.scores, reader, threshold))), others.hours
+        alarms[folder.name] = {
+            "hours": round(hours, 2), "alarms": count, "an hour": round(count / hours, 2),
+            "at most": round(live.most_alarms(count) / hours, 2),
+        }  # fmt: skip
+        print(folder.name, alarms[folder.name], flush=True)
+        if folder != given.noise:
+            parts.append(others)
+    points = combined([live.curve(streams["recorded at 10 dB"], part, reader) for part in parts], parts)
+    found |= {"false alarms": alarms, "curve": [point._asdict() for point in points]}
+    for rate in (0.5, 1.0, 10.0):
+        found[f"at {rate:g} alarms an hour"] = live.threshold_for(points, rate)._asdict()
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / f"{Path(given.model).stem}.json").write_text(json.dumps(found, indent=1) + "\n")
+    save_curve(points, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""A wake word of one's own: from recordings of a phrase and of anything else to a model with a threshold.
+
+The folder has ``positive/`` with recordings of the phrase, one in each, and any other speech in other folders; what
+lies in a folder ``noise/`` is noise. ``corrections`` names a folder of the same kind that grew in use: ``missed/`` with
+phrases that were not reported, ``alarms/`` with sound that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from centaurus.data import Corpus
+from centaurus.data.corpus import Clip
+from centaurus.data.examples.streams import Streaming, Streams
+from centaurus.data.layouts.folders import hold_out, sound_files, speaker_of
+from centaurus.decode.keywords import BACKGROUND, Smoothing, Spotting
+from centaurus.evaluation import live
+from centaurus.evaluation.report import save_curve
+from centaurus.export.write import export_onnx
+from centaurus.models import Classifier, classifier, load, save
+from centaurus.nn import Stream
+from centaurus.recipes.recipe import Prepared, Preset, Reading, Recipe, hours
+from centaurus.train.loop import Data
+from centaurus.train.objectives import Spot
+from centaurus.train.run import Run
+
+POSITIVE, NOISE, MISSED, ALARMS = "positive", "noise", "missed", "alarms"
+FEWEST = 20  # recordings of the phrase below which nothing is learnt that other voices have too
+HELD_OUT = 0.2  # share of recordings, and of speakers of other speech, that are measured on
+REPEATS = 8  # how much more often than other speech what was a false alarm is heard
+WINDOW = 0.16  # seconds that probabilities are averaged over
+
+
+@dataclass(frozen=True, kw_only=True)
+class WakeSettings(Reading):
+    """``phrase`` is the name that is reported; ``alarms`` an hour are what the threshold is chosen for.
+
+    ``negatives`` is the weight of background against words in the loss: more of it, fewer false alarms, more misses.
+    """
+
+    network: str = "kws-mel"
+    phrase: str = "wake"
+    corrections: str = ""
+    alarms: float = 0.5
+    negatives: float = 4.0
+    decode_once: bool = True
+
+
+def configure(preset: Preset = "ours") -> WakeSettings:
+    """Twenty minutes on two cores; ``small`` is a trial of two."""
+    usual = WakeSettings(
+        minutes=20, batch=16, lr=3e-3, decay=0.02, optimizer="muon", warmup=0.02, ema=0.998, validations=6, workers=1
+    )
+    return replace(usual, minutes=2, validations=2) if preset == "small" else usual
+
+
+def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Corpus]:
+    """Phrases, other speech and noise of a folder and its corrections, each with a split."""
+    phrases = hold_out(_clips(folder / POSITIVE, "word", settings.phrase), lambda clip: clip.id, HELD_OUT)
+    if len(phrases) < FEWEST:
+        raise ValueError(
+            f"{folder / POSITIVE} has {len(phrases)} recordings of the phrase, at least {FEWEST} are needed"
+        )
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != POSITIVE)
+    speech = [clip for path in inner if path.name != NOISE for clip in _clips(path, "speech")]
+    if not speech:
+        raise ValueError(f"{folder} has no other speech beside {POSITIVE}/: without it everything would be the phrase")
+    speech = hold_out(speech, lambda clip: clip.labels["speaker"], HELD_OUT)
+    noise = hold_out(_clips(folder / NOISE, "noise"), lambda clip: clip.id, HELD_OUT)
+    if settings.corrections:
+        kept = Path(settings.corrections)
+        missed, alarms = _clips(kept / MISSED, "word", settings.phrase), _clips(kept / ALARMS, "speech")
+        if not (missed or alarms):
+            raise ValueError(f"{kept} has no recordings in {MISSED}/ or {ALARMS}/ to correct from")
+        phrases += _learnt(missed)
+        speech += _learnt(alarms) * REPEATS
+
+    def read(clips: list[Clip]) -> Corpus:
+        return settings.read(Corpus("wake", tuple(clips), settings.rate))
+
+    return read(phrases), read(speech), read(noise)
+
+
+def _clips(folder: Path, kind: str, word: str = "") -> list[Clip]:
+    if not folder.is_dir():
+        return []
+    return [
+        Clip(
+            path, str(path.relative_to(folder.parent)), labels={"kind": kind, "word": word, "speaker": speaker_of(path)}
+        )
+        for path in sound_files(folder)
+    ]
+
+
+def _learnt(clips: Iterable[Clip]) -> list[Clip]:
+    return [replace(clip, labels={**clip.labels, "split": "train"}) for clip in clips]
+
+
+def prepare(settings: WakeSettings, folder: Path) -> Prepared:
+    """Streams with the phrase in other speech and noise."""
+    phrases, speech, noise = recordings(settings, folder)
+    classes = (settings.phrase, BACKGROUND)
+    net = classifier(settings.network, classes, settings={"sample_rate": settings.rate})
+
+    def streams(split: str, count: int, fixed: int | None) -> Streams:
+        own = [corpus.where(split=split) for corpus in (phrases, noise, speech)]
+        return Streams(own[0], classes, net.hop, own[1], own[2], Streaming(), count, fixed)
+
+    notes: dict[str, Any] = {"phrases": len(phrases), "speech_hours": hours(speech), "noise_hours": hours(noise)}
+    faults = {**phrases.faults.found, **speech.faults.found, **noise.faults.found}
+    data = Data(streams("train", 20 * len(phrases), None), streams("val", 200, 0))
+    return Prepared(Spot(net, settings.negatives), data, notes, faults)
+
+
+def finish(run: Run, settings: WakeSettings, folder: Path) -> None:
+    """Measure the best model in one continuous stream, choose its threshold, and write model, curve and card."""
+    phrases, speech, noise = (corpus.where(split="val") for corpus in recordings(settings, folder))
+    path = run.folder / "best.safetensors"
+    net = load(path)
+    assert isinstance(net, Classifier)
+    points = measure(net, phrases, speech, noise)
+    chosen = live.threshold_for(points, settings.alarms)
+    net.settings |= {"threshold": chosen.threshold, "window": WINDOW}
+    save(net, path)
+    save_curve(points, run.folder, chosen)
+    card = f"{(run.folder / 'card.md').read_text()}\n{_section(chosen, speech, noise)}"
+    run.write_text("card.md", card)
+    export_onnx(net, run.folder / f"{settings.phrase.replace(' ', '-')}.onnx", card=card)
+
+
+def measure(net: Classifier, phrases: Corpus, speech: Corpus, noise: Corpus) -> list[live.Point]:
+    """The curve of misses of phrases in noise at 10 dB against false alarms in other speech and noise."""
+    seconds = float(1 / (int(net.settings["sample_rate"]) * net.ratio))
+    spotting = Spotting(net.settings["classes"], seconds, Smoothing(window=WINDOW))
+    return live.measure(
+        lambda: _listener(net), spotting, phrases, speech.of([*speech, *noise]), noise, count=live.MEASURED
+    )
+
+
+def _listener(net: Classifier) -> live.Push:
+    stream = Stream(net)
+
+    @torch.inference_mode()
+    def push(x: live.Samples) -> Any:
+        return stream(torch.from_numpy(np.ascontiguousarray(x))[None, None])[0].numpy()
+
+    return push
+
+
+def _section(chosen: live.Point, speech: Corpus, noise: Corpus) -> str:
+    total = hours(speech) + hours(noise)
+    return (
+        f"## Live\n\nOne continuous stream, held-out recordings: at the threshold {chosen.threshold:g} it misses "
+        f"{chosen.misses:.1%} of phrases in noise at {live.SNR:g} dB and raises {chosen.alarms} false alarms in "
+        f"{total:.2f} h of other sound ({chosen.alarms_per_hour:.2g} an hour, at most {chosen.at_most:.2g} with 95 % "
+        f"confidence). "
+        f"Misses against false alarms at other thresholds: `curve.json`.\n"
+    )
+
+
+RECIPE = Recipe(configure, prepare, ("ours", "small"), finish)
