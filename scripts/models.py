@@ -30,7 +30,7 @@ def main() -> None:
         print(f"{made.path.name}: {size / 1e6:.2f} MB, off by {made.difference:.0e} of the largest value")
         if find_clang() is not None and name not in WITHOUT_MODULE:
             module = folder / f"{name}.wasm"
-            export_wasm(load(name), module, name=name)
+            export_wasm(load_network(name), module, name=name)
             print(f"{module.name}: {module.stat().st_size / 1e6:.2f} MB")
 
 

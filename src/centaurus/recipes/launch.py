@@ -83,8 +83,10 @@ def go_on_from(start: str, net: Network) -> None:
             net.body.layers()[0].load_state_dict(given.body.layers()[0].state_dict())
             return
         raise ValueError(f"the backbone cannot start from {start}: its blocks {old.blocks} are not {new.backbone}")
-    if isinstance(old, SpotterTable) and old == replace(
-        new, classes=old.classes, dropout=old.dropout, window=old.window
+    if (
+        isinstance(old, SpotterTable)
+        and isinstance(new, SpotterTable)
+        and old == replace(new, classes=old.classes, dropout=old.dropout, window=old.window)
     ):
         shared = {name: x for name, x in given.state_dict().items() if not name.startswith("body.out.")}
         net.load_state_dict(given.state_dict() if old.classes == new.classes else net.state_dict() | shared)

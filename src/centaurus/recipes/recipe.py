@@ -44,8 +44,8 @@ class Recipe:
     """``configure(preset)`` gives every setting; ``prepare(settings, folder)`` reads the folder.
 
     ``presets`` are their names, the default first: ``paper`` has exactly the paper's settings, ``ours`` its scale with
-    what learns better, ``small`` a network for minutes on two cores. ``finish(run, settings, folder)``, if there is one,
-    makes what users need of the best model.
+    what learns better, ``small`` a network for minutes on two cores.
+    ``finish(run, settings, folder)``, if there is one, makes what users need of the best model.
     """
 
     configure: Callable[[Preset], Training]
