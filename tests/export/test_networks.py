@@ -94,7 +94,7 @@ def test_what_is_in_a_file(tmp_path: Path) -> None:
     path = ct.export_onnx(net, tmp_path / "two words.onnx")
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
-    assert {node.op_type for node in model.graph.node} <= OPERATORS
+    assert {node.op_type for node in model.graph.node} <= set(OPERATORS)
     assert model.opset_import[0].version == 17
     assert all(x.type.tensor_type.shape.dim[0].dim_param for x in (*model.graph.input, *model.graph.output))
     assert {x.data_type for x in model.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
