@@ -51,8 +51,8 @@ def synthesis_window(window: int, hop: int, synthesis: int) -> Tensor:
 
 def mel_filters(bins: int, bands: int, rate: float, low: float, high: float) -> Tensor:
     """Triangles of height one, evenly spaced on the mel scale: (bands, bins) in float64."""
-    ends = [2595 * log10(1 + hertz / 700) for hertz in (low, high)]
-    edges = 700 * (10 ** (torch.linspace(*ends, bands + 2, dtype=torch.float64, device="cpu") / 2595) - 1)
+    first, last = (2595 * log10(1 + hertz / 700) for hertz in (low, high))
+    edges = 700 * (10 ** (torch.linspace(first, last, bands + 2, dtype=torch.float64, device="cpu") / 2595) - 1)
     at = torch.linspace(0, rate / 2, bins, dtype=torch.float64, device="cpu")
     left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     return torch.minimum((at - left) / (centre - left), (right - at) / (right - centre)).clamp_min(0)
@@ -70,7 +70,7 @@ def stages(window: int, rows: int) -> tuple[int, int]:
     The columns divide ``rows`` too, the samples that are wanted; ``length`` is even. This split has fewest products.
     """
     possible = [a for a in range(1, window // 2 + 1) if window % (2 * a) == 0 and rows % a == 0]
-    return min(((a, window // a) for a in possible), key=lambda split: transform_products(*split, rows))
+    return min(((a, window // a) for a in possible), key=lambda split: transform_products(split[0], split[1], rows))
 
 
 def transform_products(columns: int, length: int, samples: int) -> int:

@@ -8,7 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from centaurus.export.c.write import ExportedC, ExportError, export_c
+from centaurus.export.c.write import ExportedC, export_c
+from centaurus.export.write import ExportError
 from centaurus.layer import Layer
 
 FLAGS = (
