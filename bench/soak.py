@@ -153,7 +153,7 @@ def prepare(name: str, folder: Path) -> tuple[Path, Any, bool]:
 
     import centaurus as ct
     from centaurus.export import export_onnx
-    from centaurus.models.checkpoint import shipped
+    from centaurus.models.io import shipped
     from centaurus.runtime.modelfile import find_model, shipped_models
 
     if name in shipped() and name in shipped_models():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from centaurus.export.c.wasm import export_wasm, find_clang
 from centaurus.export.write import export_and_compare
-from centaurus.models import load, shipped
+from centaurus.models import load_network, shipped
 
 MOST_BYTES = 5_000_000
 WITHOUT_MODULE = ("denoise-16k-raw",)  # kept for comparison
@@ -24,13 +24,13 @@ def main() -> None:
     for name in sys.argv[1:] or shipped():
         card = folder / f"{name}.md"
         text = card.read_text() if card.is_file() else None
-        made = export_and_compare(load(name), folder / f"{name}.onnx", name=name, card=text)
+        made = export_and_compare(load_network(name), folder / f"{name}.onnx", name=name, card=text)
         size = made.path.stat().st_size
         assert size < MOST_BYTES, f"{made.path} has {size} bytes, {MOST_BYTES} may ship"
         print(f"{made.path.name}: {size / 1e6:.2f} MB, off by {made.difference:.0e} of the largest value")
         if find_clang() is not None and name not in WITHOUT_MODULE:
             module = folder / f"{name}.wasm"
-            export_wasm(load(name), module, name=name)
+            export_wasm(load_network(name), module, name=name)
             print(f"{module.name}: {module.stat().st_size / 1e6:.2f} MB")
 
 

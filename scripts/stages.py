@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from centaurus.cli.train import Display
-from centaurus.models import DenoiserTable, denoiser, load, save
+from centaurus.models import DenoiserTable, denoiser, load_network, save
 from centaurus.recipes import launch
 from centaurus.train.config import Training
 from centaurus.train.run import Run
@@ -31,7 +31,7 @@ def shorter(settings: S, share: float) -> S:
 
 def save_mean(models: Mapping[Path, float], path: Path) -> Path:
     """A model with the mean of the weights of several of one table, each with its share."""
-    (first, total), *others = [(load(str(model)), share) for model, share in models.items()]
+    (first, total), *others = [(load_network(str(model)), share) for model, share in models.items()]
     with torch.no_grad():
         for other, share in others:
             total += share
@@ -43,7 +43,7 @@ def save_mean(models: Mapping[Path, float], path: Path) -> Path:
 
 def save_kept(model: Path, kept: float, path: Path) -> Path:
     """A denoiser with a share of its input in its output: less noise is taken away, and less of the speech."""
-    trained = load(str(model))
+    trained = load_network(str(model))
     assert isinstance(trained.table, DenoiserTable)
     net = denoiser(replace(trained.table, kept=kept), settings=trained.settings)
     net.load_state_dict(trained.state_dict())

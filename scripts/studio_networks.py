@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from centaurus.layer import Layer
-from centaurus.models import build, count, load, names, shipped
+from centaurus.models import build, count, load_network, names, shipped
 from centaurus.nn.containers import Composite
 from centaurus.ssm import EQUATIONS, S6, SSM
 from centaurus.ssm.kernel import discretization
@@ -35,7 +35,7 @@ def main() -> None:
     """Write networks.json beside the studio's pages."""
     networks = [describe(name, build(name)) | {"group": TITLES[group(name)]} for name in names()]
     for name in shipped():
-        net = load(name)
+        net = load_network(name)
         networks.append(describe(name, net) | {"group": "Shipped, trained", "trained": list(trained(net))})
     path = Path(str(files("centaurus") / "studio" / "static" / "networks.json"))
     path.write_text(json.dumps({"rate": RATE, "networks": networks}, separators=(",", ":")) + "\n")

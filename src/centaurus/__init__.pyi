@@ -6,11 +6,11 @@ from .export.write import export_onnx as export_onnx
 from .kernels.program import temporal_einsum as temporal_einsum
 from .layer import Layer as Layer
 from .layer import reset as reset
-from .models.checkpoint import load as load
-from .models.checkpoint import save as save
 from .models.classifier import classifier as classifier
 from .models.count import count as count
 from .models.denoiser import denoiser as denoiser
+from .models.io import load as load
+from .models.io import save as save
 from .models.recognizer import recognizer as recognizer
 from .models.verify import verify as verify
 from .nn.stream import Stream as Stream

@@ -7,9 +7,9 @@ and without history. State is explicit, differentiable, batched on axis 0, and b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Union, final
+from typing import Any, Union, final
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,18 @@ class Layer(nn.Module, ABC):
     @abstractmethod
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         """Whole hops in, frames out. No state means zero history; the new state may be ``()`` unless ``keep``."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that build this layer again: plain data, and the layers inside it."""
+        raise TypeError(f"{type(self).__name__} does not say what it was built from: give it arguments()")
+
+    def extra_repr(self) -> str:
+        """The sizes and options that ``repr`` shows."""
+        try:
+            given = self.arguments()
+        except TypeError:
+            return ""
+        return ", ".join(f"{name}={x}" for name, x in given.items() if not isinstance(x, nn.Module | Mapping))
 
     def frames(self, samples: int) -> int:
         """Output frames for ``samples`` input samples."""

@@ -67,3 +67,5 @@ RECOGNIZER = Task(
 )
 TASKS: dict[str, Task] = {task.name: task for task in (DENOISER, CLASSIFIER, RECOGNIZER)}
 """Every task by name."""
+LAYERS = "layers"
+"""What files of layers that have no task carry instead."""

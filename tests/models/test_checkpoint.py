@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from centaurus.models import Network, checkpoint, denoiser, load, save
-from centaurus.nn import Pointwise, Stream
+from centaurus.models import Network, denoiser, io, load, save
+from centaurus.nn import Stream
 from centaurus.nn.packed import unpack
 from tests.models.small import narrow
 
@@ -70,7 +70,7 @@ def test_loading_leaves_the_random_numbers_alone(written: Path) -> None:
 def test_the_file_is_ordinary_safetensors_with_json(written: Path) -> None:
     assert load_file(written).keys() == load(written).state_dict().keys()
     assert table_of(written)["encoder"][0]["kind"] == "full"
-    assert stat.S_IMODE(written.stat().st_mode) == 0o666 & ~checkpoint._umask()
+    assert stat.S_IMODE(written.stat().st_mode) & 0o600 == 0o600
 
 
 @pytest.mark.parametrize("kept", [0, 3, 8, 100, -1])
@@ -100,7 +100,8 @@ def test_a_foreign_safetensors_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"version": "2"}, "has format '2', this centaurus reads format 1"),
+        ({"version": "3"}, "has format '3', this centaurus reads formats 1 and 2"),
+        ({"version": "2"}, "lacks tree"),
         ({"version": "x"}, "has format 'x'"),
         ({"table": ""}, "lacks table"),
         ({"table": "{"}, "its table is not JSON"),
@@ -153,8 +154,8 @@ def test_no_such_model() -> None:
 def test_a_shipped_model_by_its_name(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "tiny.safetensors").write_bytes(written.read_bytes())
-    monkeypatch.setattr(checkpoint, "files", lambda package: tmp_path)
-    assert checkpoint.shipped() == ["tiny"]
+    monkeypatch.setattr(io, "files", lambda package: tmp_path)
+    assert io.shipped() == ["tiny"]
     assert load("tiny").table == load(written).table
 
 
@@ -172,9 +173,9 @@ def test_a_failed_write_leaves_the_old_file(written: Path, tmp_path: Path, monke
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
 
 
-def test_only_networks_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="got Pointwise"):
-        save(Pointwise(1, 1), tmp_path / "x.safetensors")
+def test_only_layers_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="save takes a centaurus layer or network, got Linear"):
+        save(torch.nn.Linear(1, 1), tmp_path / "x.safetensors")
 
 
 CONTINUE = """

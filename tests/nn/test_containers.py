@@ -76,5 +76,5 @@ def test_what_cannot_line_up_is_refused(make: object, words: str) -> None:
 
 
 def test_only_layers_are_taken() -> None:
-    with pytest.raises(TypeError, match="'norm' should be a centaurus Layer, got LayerNorm"):
+    with pytest.raises(TypeError, match="'norm' should be a centaurus layer, got LayerNorm"):
         Serial({"norm": torch.nn.LayerNorm(3)})

@@ -16,7 +16,7 @@ from centaurus.cli import output
 from centaurus.cli.names import network
 
 if TYPE_CHECKING:
-    from centaurus.models import Network
+    from centaurus.layer import Layer
     from centaurus.runtime.timing import Timing
 
 
@@ -94,7 +94,7 @@ def _file(model: str, chunk: int | None) -> Iterator[Path]:
         yield export_onnx(network(model), Path(folder) / f"{name}.onnx", chunk)
 
 
-def _network(model: str, path: Path) -> Network | None:
+def _network(model: str, path: Path) -> Layer | None:
     """The same model in torch, if torch is here and the model's weights are."""
     if importlib.util.find_spec("torch") is None:
         return None
@@ -104,7 +104,7 @@ def _network(model: str, path: Path) -> Network | None:
     return network(model)
 
 
-def time_torch(net: Network, path: Path, seconds: float) -> Timing:
+def time_torch(net: Layer, path: Path, seconds: float) -> Timing:
     """The network step by step in torch on one thread, with its tables made once."""
     import torch
 

@@ -65,10 +65,10 @@ def _network(model: str) -> Model:
     import torch
 
     from centaurus.evaluation.model import Model
-    from centaurus.models import load
+    from centaurus.models import load_network
     from centaurus.tasks import TASKS
 
-    net = load(model)
+    net = load_network(model)
     known = net.settings
 
     @torch.inference_mode()

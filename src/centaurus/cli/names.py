@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from centaurus.layer import Layer
-    from centaurus.models import Network
     from centaurus.planner import Plan
 
 
-def network(name: str) -> Network:
+def network(name: str) -> Layer:
     """``kws-hybrid-8``, ``denoiser/hybrid``, ``recognizer/base``, a model file or a shipped model's name."""
     from centaurus.models import build, load, shipped
 
@@ -28,7 +27,7 @@ def is_topology(name: str) -> bool:
     return name in EQUATIONS
 
 
-def planned_layers(net: Network, batch: int, length: int) -> list[tuple[str, Plan]]:
+def planned_layers(net: Layer, batch: int, length: int) -> list[tuple[str, Plan]]:
     """Every SSM layer of a network with its plan, at the length the signal has there."""
     hops = -(-length // net.hop)
     return list(_planned("", net, batch, Fraction(hops * net.hop)))

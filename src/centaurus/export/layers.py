@@ -6,6 +6,7 @@ from functools import reduce, singledispatch
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from centaurus.export.graph import Graph, Signal, array
 from centaurus.export.spectral import lower_analysis, lower_compress, lower_delay, lower_mel, lower_synthesis
@@ -16,7 +17,7 @@ from centaurus.models.network import Network
 from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
 from centaurus.nn.blocks import Activation
 from centaurus.nn.finish import EPS
-from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
+from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Lift, Pointwise, SiLU, Up
 from centaurus.nn.level import FLOOR, Leveled
 from centaurus.nn.memory import CausalConv, DCBlock, Delay, RunningMean, WindowedMean
 from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
@@ -199,6 +200,35 @@ def _with_past(g: Graph, u: Signal, name: str, frames: int) -> str:
     x = g.concat(state, u.name, axis=2)
     g.keep(state, g.part(x, u.frames, u.frames + frames, 2))
     return x
+
+
+@lower.register
+def _(layer: Lift, g: Graph, u: Signal, name: str) -> Signal:
+    module, x = layer.module, u.name
+    if isinstance(module, nn.Conv1d) and module.groups == 1:
+        y = g.matmul(x, g.constant(array(module.weight)[..., 0].T))
+        y = y if module.bias is None else g.add(y, g.constant(array(module.bias)))
+        return Signal(y, u.frames, module.out_channels)
+    simple = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
+    if type(module) in simple:
+        return u._replace(name=g.node(simple[type(module)], x))
+    if isinstance(module, nn.Identity | nn.Dropout1d):
+        return u
+    if isinstance(module, nn.SiLU):
+        return u._replace(name=g.silu(x))
+    if isinstance(module, nn.GELU):
+        return u._replace(name=_gelu(g, x, module.approximate))
+    raise TypeError(f"{name or 'this model'} lifts a {type(module).__name__}, which cannot be exported to ONNX")
+
+
+def _gelu(g: Graph, x: str, approximate: str) -> str:
+    """x · Φ(x), Φ by the error function or by its approximation with a hyperbolic tangent."""
+    if approximate == "tanh":
+        cube = g.multiply(x, g.add(g.multiply(g.multiply(x, x), g.constant(0.044715)), g.constant(1.0)))
+        bent = g.node("Tanh", g.multiply(cube, g.constant(np.sqrt(2 / np.pi))))
+    else:
+        bent = g.node("Erf", g.multiply(x, g.constant(np.sqrt(0.5))))
+    return g.multiply(g.multiply(x, g.constant(0.5)), g.add(bent, g.constant(1.0)))
 
 
 @lower.register

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from centaurus.layer import Layer
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import KEY, Settings, StateShape
 from centaurus.runtime.session import Session
-from centaurus.tasks import TASKS
+from centaurus.tasks import LAYERS, TASKS
 
 TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it
 PIECES = 3
@@ -37,26 +38,37 @@ class Exported(NamedTuple):
 
 
 def export_onnx(
-    model: Network,
+    model: Layer,
     path: str | os.PathLike[str],
     chunk: int | None = None,
     name: str | None = None,
     card: str | None = None,
+    rate: int | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Path:
-    """Write the network's step for pieces of ``chunk`` samples (whole hops) and check it against torch.
+    """Write the step of a network, or of any tree of layers from one channel, and check it against torch.
 
-    The states are inputs and outputs of the file, the batch is open, the settings are in its metadata. A file that does
-    not give what the network gives is removed, and the difference raised.
+    A step takes ``chunk`` samples, whole hops. The states are inputs and outputs of the file, the batch is open, the
+    settings are in its metadata. ``rate`` (16 kHz) and ``classes`` are for layers without settings of their own: with
+    classes the file is a classifier, with one output sample for every input sample a denoiser, otherwise ``layers``. A
+    file that does not give what the network gives is removed, and the difference raised.
     """
-    return export_and_compare(model, Path(path), chunk, name, card).path
+    return export_and_compare(model, Path(path), chunk, name, card, rate, classes).path
 
 
 def export_and_compare(
-    model: Network, path: Path, chunk: int | None = None, name: str | None = None, card: str | None = None
+    model: Layer,
+    path: Path,
+    chunk: int | None = None,
+    name: str | None = None,
+    card: str | None = None,
+    rate: int | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Exported:
     """``export_onnx`` for those who want to know how far from torch the file is."""
-    if not isinstance(model, Network):
-        raise TypeError(f"export_onnx takes a classifier, denoiser or recognizer, got {type(model).__name__}")
+    if not isinstance(model, Layer):
+        raise TypeError(f"export_onnx takes a centaurus layer or network, got {type(model).__name__}")
+    about = about_model(model, rate, classes)
     samples = default_chunk(model) if chunk is None else chunk
     if samples < 1 or samples % model.hop:
         raise ValueError(f"chunk should be a multiple of the hop {model.hop}, got {samples}")
@@ -65,7 +77,7 @@ def export_and_compare(
     os.close(handle)
     made = Path(temporary)
     try:
-        made.write_bytes(build(net, samples, name or path.stem, card))
+        made.write_bytes(build(net, samples, name or path.stem, card, about))
         worst = difference(net, made)
         if not worst <= TOLERANCE:
             raise ExportError(
@@ -79,31 +91,60 @@ def export_and_compare(
     return Exported(path, worst)
 
 
-def default_chunk(model: Network) -> int:
+def default_chunk(model: Layer) -> int:
     """The hop, or more of them where a single one is too little work for a call."""
+    if not isinstance(model, Network):
+        return model.hop
     least = TASKS[model.task].chunk_seconds * float(model.settings["sample_rate"])
     return model.hop * max(1, round(least / model.hop))
 
 
+class About(NamedTuple):
+    """What a file says about a model besides its shapes: its task, and settings as a network has them."""
+
+    task: str
+    settings: dict[str, Any]
+
+
+def about_model(model: Layer, rate: int | None = None, classes: Sequence[str] | None = None) -> About:
+    """Task and settings of a network; of other layers they follow from what they give."""
+    if isinstance(model, Network):
+        if rate is not None or classes is not None:
+            raise ValueError("rate and classes are for layers without a task; a network has them in its settings")
+        return About(model.task, model.settings)
+    with torch.no_grad():
+        like = next((x for x in model.parameters()), torch.zeros(1))
+        outputs = model(like.new_zeros(1, 1, model.hop)).shape[1]
+    task = "classifier" if classes else "denoiser" if outputs == 1 and model.ratio == 1 else LAYERS
+    return About(task, {"sample_rate": rate or SAMPLE_RATE} | ({"classes": list(classes)} if classes else {}))
+
+
 @torch.no_grad()
-def build(net: Network, chunk: int, name: str, card: str | None) -> bytes:
+def build(net: Layer, chunk: int, name: str, card: str | None, about: About | None = None) -> bytes:
     """The file of a network in double precision."""
     g = Graph()
     audio = Signal(g.reshape("audio", 1, chunk, 1), chunk, 1)
     y = lower(net, g, audio, "")
     output = g.reshape(y.name, y.channels, y.frames) if 1 in y[1:] else g.transpose(g.reshape(y.name, *y[1:]), 0, 2, 1)
-    settings = describe(net, chunk, name, card, y.channels, tuple(StateShape(*spec) for spec in g.states))
+    states = tuple(StateShape(*spec) for spec in g.states)
+    settings = describe(net, chunk, name, card, y.channels, states, about)
     words = {KEY: json.dumps(settings.json(), ensure_ascii=False)}
     return g.model("audio", chunk, output, [y.channels, y.frames], words).SerializeToString()
 
 
 def describe(
-    net: Layer, chunk: int, name: str, card: str | None, features: int, states: tuple[StateShape, ...]
+    net: Layer,
+    chunk: int,
+    name: str,
+    card: str | None,
+    features: int,
+    states: tuple[StateShape, ...],
+    about: About | None = None,
 ) -> Settings:
-    """What a file says about its network; a tree of layers without a task has the task ``layers``."""
-    given: dict[str, Any] = net.settings if isinstance(net, Network) else {}
+    """What a file says about its network; a tree of layers of which nothing else is known has the task ``layers``."""
+    task, given = about or (About(net.task, net.settings) if isinstance(net, Network) else About(LAYERS, {}))
     return Settings(
-        task=net.task if isinstance(net, Network) else "layers",
+        task=task,
         name=name,
         rate=int(given.get("sample_rate", SAMPLE_RATE)),
         hop=net.hop,
@@ -123,7 +164,7 @@ def _words(given: dict[str, Any], key: str) -> tuple[str, ...] | None:
     return tuple(map(str, given[key])) if given.get(key) else None
 
 
-def difference(net: Network, path: Path) -> float:
+def difference(net: Layer, path: Path) -> float:
     """The largest difference between the file's pieces and the whole in torch, against the largest value.
 
     From the second piece on the states are not zero; a graph with a batch of one baked in fails at three.

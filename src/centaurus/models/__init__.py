@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from centaurus.models.checkpoint import load, save, shipped
 from centaurus.models.classifier import Classifier, classifier
 from centaurus.models.count import Report, count
 from centaurus.models.denoiser import Denoiser, denoiser
+from centaurus.models.io import load, load_network, save, shipped
 from centaurus.models.network import Network
 from centaurus.models.recognizer import Heads, Recognizer, recognizer
 from centaurus.models.tables import (
@@ -39,6 +39,7 @@ __all__ = [
     "count",
     "denoiser",
     "load",
+    "load_network",
     "names",
     "recognizer",
     "save",

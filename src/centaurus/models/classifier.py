@@ -36,8 +36,12 @@ class Dense(Composite):
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
+        self.channels, self.classes = channels, classes
         first, last = Pointwise(channels, channels), Pointwise(channels, classes)
         self.layers = Serial({"first": first, "silu": SiLU(), "last": last})
+
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels, "classes": self.classes}
 
     def parts(self) -> list[Part]:
         return [Part("layers", self.layers, Fraction(1), hertz=Fraction(1))]

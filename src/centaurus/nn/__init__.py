@@ -2,7 +2,7 @@
 
 from centaurus.nn.blocks import Activation, Block, Gated, conv_module, feed_forward, with_conv
 from centaurus.nn.containers import Composite, Counts, Part
-from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
+from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Lift, Pointwise, SiLU, Up
 from centaurus.nn.level import Leveled
 from centaurus.nn.memory import CausalConv, DCBlock, Delay, RunningMean, WindowedMean
 from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
@@ -26,6 +26,7 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Leveled",
+    "Lift",
     "Mask",
     "Mel",
     "Part",

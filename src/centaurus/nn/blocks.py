@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,16 @@ class Block(Composite):
             raise ValueError(f"inside a block the rate stays: hop {inside.hop} and ratio {inside.ratio} should be 1")
         self.hop, self.ratio = self.resample.hop, self.resample.ratio
         self.delay = inside.delay + self.resample.delay
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "body": self.body,
+            "channels": self.norm.channels,
+            "skip": self.skip,
+            "dropout": self.dropout.probability,
+            "activation": self.activation,
+            "resample": self.resample,
+        }
 
     def parts(self) -> list[Part]:
         found = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip}
@@ -112,7 +123,7 @@ class Gated(Composite):
                 f"a gated block keeps the rate and does not wait: "
                 f"hop {ssm.hop} and ratio {ssm.ratio} should both be 1, delay {ssm.delay} should be 0"
             )
-        self.width = width
+        self.width, self.kernel = width, kernel
         self.norm = LayerNorm(channels)
         self.into = Pointwise(channels, 2 * width, bias=False)
         self.conv = Serial({"taps": CausalConv(width, kernel), "silu": SiLU()})
@@ -120,6 +131,14 @@ class Gated(Composite):
         self.D = nn.Parameter(torch.ones(width, 1))
         self.out = Pointwise(width, channels, bias=False)
         self.cost = Counts(flops=width)  # the gate's product
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "channels": self.norm.channels,
+            "width": self.width,
+            "ssm": self.ssm,
+            "kernel": self.kernel,
+        }
 
     def parts(self) -> list[Part]:
         found = {"norm": self.norm, "into": self.into, "conv": self.conv, "ssm": self.ssm, "out": self.out}

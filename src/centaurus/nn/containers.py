@@ -9,9 +9,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from centaurus.layer import Layer, State
 
@@ -61,13 +61,25 @@ def total_delay(layers: Iterable[Layer]) -> Fraction:
     return delay
 
 
-def named(layers: Mapping[str, Layer] | Iterable[Layer]) -> dict[str, Layer]:
-    """Layers by name; without names they are numbered."""
-    found = dict(layers) if isinstance(layers, Mapping) else {str(k): layer for k, layer in enumerate(layers)}
+def named(layers: tuple[Layer | Mapping[str, Layer] | Iterable[Layer], ...]) -> dict[str, Layer]:
+    """Layers by name, from one mapping, one list or layers one by one; without names they are numbered."""
+    given: Mapping[str, Layer] | Iterable[Any] = layers
+    if len(layers) == 1 and isinstance(layers[0], Mapping | Iterable) and not isinstance(layers[0], nn.Module):
+        given = layers[0]
+    found = dict(given) if isinstance(given, Mapping) else {str(k): layer for k, layer in enumerate(given)}
     for name, layer in found.items():
         if not isinstance(layer, Layer):
-            raise TypeError(f"layer {name!r} should be a centaurus Layer, got {type(layer).__name__}")
+            raise TypeError(f"layer {name!r} should be a centaurus layer, got {type(layer).__name__}{_advice(layer)}")
+        if not isinstance(name, str) or (not name.isidentifier() and not name.isdecimal()) or hasattr(Layer, name):
+            raise ValueError(f"{name!r} cannot be the name of a layer: take letters, digits and underscores")
     return found
+
+
+def _advice(layer: object) -> str:
+    """What to write instead of a torch module."""
+    if isinstance(layer, nn.Sequential | nn.ModuleList):
+        return ": write its layers into Serial"
+    return ": a torch module without memory goes into Lift(module)" if isinstance(layer, nn.Module) else ""
 
 
 def inner(state: State | None, count: int) -> tuple[State | None, ...]:
@@ -76,9 +88,12 @@ def inner(state: State | None, count: int) -> tuple[State | None, ...]:
 
 
 class Serial(Composite):
-    """Layers one after another; with no layer it is the identity."""
+    """Layers one after another; with no layer it is the identity.
 
-    def __init__(self, layers: Mapping[str, Layer] | Iterable[Layer] = ()) -> None:
+    ``Serial(a, b)``, ``Serial([a, b])``, or with names ``Serial({"first": a, "last": b})``.
+    """
+
+    def __init__(self, *layers: Layer | Mapping[str, Layer] | Iterable[Layer]) -> None:
         super().__init__()
         found = named(layers)
         for name, layer in found.items():
@@ -86,6 +101,9 @@ class Serial(Composite):
         self._names = tuple(found)
         self.hop, self.ratio = chain(found.values())
         self.delay = total_delay(found.values())
+
+    def arguments(self) -> dict[str, Any]:
+        return {"layers": dict(zip(self._names, self.layers(), strict=True))}
 
     def layers(self) -> list[Layer]:
         """The layers in order."""
@@ -126,6 +144,9 @@ class Residual(Composite):
         self.hop, self.ratio = lcm(self.body.hop, self.skip.hop), self.body.ratio
         self.delay = self.body.delay
 
+    def arguments(self) -> dict[str, Any]:
+        return {"body": self.body, "skip": self.skip}
+
     def parts(self) -> list[Part]:
         return [Part("body", self.body, Fraction(1)), Part("skip", self.skip, Fraction(1))]
 
@@ -162,6 +183,15 @@ class Hourglass(Composite):
         self.delay = total_delay((encode, decode))
         hop, self.ratio = chain((encode, down, inside, up, decode))
         self.hop = lcm(hop, chain((encode, decode))[0])
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "encode": self.encode,
+            "down": self.down,
+            "inside": self.inside,
+            "up": self.up,
+            "decode": self.decode,
+        }
 
     def parts(self) -> list[Part]:
         names = ("encode", "down", "inside", "up", "decode")

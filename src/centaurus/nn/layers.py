@@ -7,7 +7,7 @@ matrix product for the whole batch and nothing is transposed. All of them hand o
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,13 @@ class Pointwise(Stateless):
         self.bias = nn.Parameter(torch.zeros(out_channels, 1)) if bias else None
         self.cost = Counts(in_channels * out_channels, 2 * in_channels * out_channels)
 
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "in_channels": self.weight.shape[1],
+            "out_channels": self.weight.shape[0],
+            "bias": self.bias is not None,
+        }
+
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("Pointwise", u, self.weight.shape[1])
         x = flat(u)
@@ -86,6 +93,14 @@ class Down(Stateless):
         self.weight = uniform(out_channels, in_channels, factor, fan_in=in_channels * factor)
         self.bias = nn.Parameter(torch.zeros(out_channels, 1)) if bias else None
         self.cost = Counts(self.weight.numel(), 2 * in_channels * out_channels)
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "in_channels": self.weight.shape[1],
+            "out_channels": self.weight.shape[0],
+            "factor": self.hop,
+            "bias": self.bias is not None,
+        }
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         _, i, r = self.weight.shape
@@ -110,6 +125,13 @@ class Up(Stateless):
         self.weight.data *= gain
         self.cost = Counts(self.weight.numel(), 2 * self.weight.numel())
 
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "in_channels": self.weight.shape[0],
+            "out_channels": self.weight.shape[1],
+            "factor": self.weight.shape[2],
+        }
+
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         i, o, r = self.weight.shape
         check_channels("Up", u, i)
@@ -125,6 +147,9 @@ class AvgPool(Stateless):
         at_least_one(factor=factor)
         self.hop, self.ratio = factor, Fraction(1, factor)
 
+    def arguments(self) -> dict[str, Any]:
+        return {"factor": self.hop}
+
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         x = flat(u).view(u.shape[1], -1, self.hop)
         return unflat(x @ x.new_full((self.hop,), 1 / self.hop), u.shape[0]), ()
@@ -132,6 +157,9 @@ class AvgPool(Stateless):
 
 class SiLU(Stateless):
     """x · sigmoid(x), frame by frame."""
+
+    def arguments(self) -> dict[str, Any]:
+        return {}
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return nn.functional.silu(u), ()
@@ -145,6 +173,9 @@ class Dropout1d(Stateless):
         if not 0 <= probability < 1:
             raise ValueError(f"the dropout probability should be from 0 to below 1, got {probability}")
         self.probability = probability
+
+    def arguments(self) -> dict[str, Any]:
+        return {"probability": self.probability}
 
     def mask(self, u: Tensor) -> Tensor | None:
         """The factor (b, c, 1) of each channel, or none when nothing is dropped."""
@@ -168,6 +199,9 @@ class LayerNorm(Stateless):
         self.weight = nn.Parameter(torch.ones(channels)) if channels > 1 else None
         self.bias = nn.Parameter(torch.zeros(channels)) if channels > 1 else None
 
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels, "activate": self.activate}
+
     def join(
         self, u: Tensor, scale: Tensor | None, before: Tensor | None, after: Tensor | None, activate: bool
     ) -> Tensor:
@@ -182,3 +216,47 @@ class LayerNorm(Stateless):
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return self.join(u, None, None, None, self.activate), ()
+
+
+class Lift(Stateless):
+    """A torch module without memory as a layer: an activation, or a ``Conv1d`` of size 1.
+
+    ``Serial(Lift(nn.Conv1d(1, 16, 1)), Lift(nn.GELU()), SSM(...))``. A module of your own may be lifted too, if every
+    output frame depends on the input frame at its place alone; ``verify`` checks that. Saved and exported are those
+    that the library knows.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        if isinstance(module, Layer):
+            raise TypeError(f"{type(module).__name__} is a centaurus layer already: put it into Serial as it is")
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"Lift takes a torch module, got {type(module).__name__}")
+        for name, inside in module.named_modules():
+            if _has_memory(inside):
+                where = f"{name}, a " if name else ""
+                raise ValueError(
+                    f"{where}{type(inside).__name__}, does not map every frame by itself and cannot be lifted: "
+                    f"use SSM, CausalConv or LayerNorm, which stream"
+                )
+        self.module = module
+        if isinstance(module, nn.Conv1d):
+            products = module.in_channels * module.out_channels
+            self.cost = Counts(products, 2 * products)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"module": self.module}
+
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        y = self.module(u)
+        if y.shape[0] != u.shape[0] or y.shape[2:] != u.shape[2:]:
+            raise ValueError(f"a lifted module should keep batch and time of {tuple(u.shape)}, got {tuple(y.shape)}")
+        return y, ()
+
+
+def _has_memory(module: nn.Module) -> bool:
+    """Whether a torch module certainly looks at other frames or rows than the one it maps."""
+    if isinstance(module, nn.Conv1d):
+        return module.kernel_size != (1,) or module.stride != (1,) or module.padding not in ((0,), "valid", "same")
+    others = nn.RNNBase, nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.ConvTranspose1d, nn.MultiheadAttention
+    return isinstance(module, others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import exp, log
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +38,11 @@ class Leveled(Composite):
         if body.delay:
             raise ValueError(f"a body that keeps its level should have no delay, got {body.delay} samples")
         self.hop = body.hop
-        self.decay = exp(-1 / release)
+        self.release, self.decay = release, exp(-1 / release)
         self.register_buffer("like", torch.empty(0), persistent=False)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"body": self.body, "release": self.release, "kept": self.kept}
 
     def parts(self) -> list[Part]:
         return [Part("body", self.body, Fraction(1))]

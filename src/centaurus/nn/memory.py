@@ -29,6 +29,9 @@ class CausalConv(Counted):
         self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
         self.cost = Counts(channels * kernel, 2 * channels * kernel)
 
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.weight.shape[0], "kernel": self.weight.shape[1], "bias": self.bias is not None}
+
     def init_state(self, batch: int) -> State:
         channels, kernel = self.weight.shape
         return self.weight.new_zeros(batch, channels, kernel - 1)
@@ -94,8 +97,8 @@ class Delay(Remembering):
         at_least_one(frames=frames)
         self.delay = Fraction(frames)
 
-    def extra_repr(self) -> str:
-        return f"channels={self.channels}, frames={self.delay}"
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels, "frames": int(self.delay)}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, int(self.delay))
@@ -109,6 +112,9 @@ class Delay(Remembering):
 
 class RunningMean(Remembering):
     """At every frame the mean of all frames so far; the memory is that mean and how many frames it is of."""
+
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, 1), self.like.new_zeros(batch, 1, 1)
@@ -129,6 +135,9 @@ class WindowedMean(Remembering):
         super().__init__(channels)
         at_least_one(window=window)
         self.window = window
+
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels, "window": self.window}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, self.window - 1), self.like.new_zeros(batch, 1, 1)
@@ -151,6 +160,9 @@ class DCBlock(Remembering):
         if not 0 < pole < 1:
             raise ValueError(f"the pole of a DC blocker should be between 0 and 1, got {pole}")
         self.pole = pole
+
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels, "pole": self.pole}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 from math import exp, log10, pi
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from centaurus.nn.memory import Delay, Remembering, history, leaky_sum
 POWER, RELEASE, LOWEST = 0.3, 375.0, 2  # exponent of magnitudes; 3 s of 125 frames a second; below it lie DC and rumble
 RELATIVE_FLOOR = 1e-8  # -80 dB below the level
 LEVEL_FLOOR = 1e-10  # of the mean power: -100 dBFS
+MOST_WINDOW, MOST_BANDS = 1 << 16, 1024
 LOG_FLOOR, LOG_SCALE = 1e-7, 0.2  # of a band's power, and what brings log power to about one
 
 
@@ -81,6 +83,8 @@ def transform_products(columns: int, length: int, samples: int) -> int:
 
 def _check_window(window: int, hop: int) -> None:
     at_least_one(window=window, hop=hop)
+    if window > MOST_WINDOW:
+        raise ValueError(f"a window should be of at most {MOST_WINDOW} samples, got {window}")
     if window % 2 or hop >= window:
         raise ValueError(f"a window should be even and longer than the hop, got window={window} and hop={hop}")
 
@@ -99,8 +103,8 @@ class Analysis(Remembering):
         self.bins = window // 2 + 1
         self.cost = Counts(flops=Fraction(2 * transform_products(*stages(window, window), window) + window, hop))
 
-    def extra_repr(self) -> str:
-        return f"window={self.window}, hop={self.hop}"
+    def arguments(self) -> dict[str, Any]:
+        return {"window": self.window, "hop": self.hop}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, 1, self.window - self.hop)
@@ -136,8 +140,8 @@ class Synthesis(Remembering):
         self.delay = Fraction(synthesis - hop, hop)
         self.cost = Counts(flops=2 * transform_products(*stages(window, synthesis), synthesis) + 2 * synthesis)
 
-    def extra_repr(self) -> str:
-        return f"window={self.window}, synthesis={self.synthesis}, hop={self.step_samples}"
+    def arguments(self) -> dict[str, Any]:
+        return {"window": self.window, "synthesis": self.synthesis, "hop": self.step_samples}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, 1, self.synthesis - self.step_samples)
@@ -205,8 +209,8 @@ class Compress(Leveling):
             raise ValueError(f"the power of a compression should be above 0 and at most 1, got {power}")
         self.power = power
 
-    def extra_repr(self) -> str:
-        return f"bins={self.bins}, power={self.power}, release={self.release:g}, lowest={self.lowest}"
+    def arguments(self) -> dict[str, Any]:
+        return {"bins": self.bins, "power": self.power, "release": self.release, "lowest": self.lowest}
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         relative, level, after = self.power_over_level(u, state)
@@ -238,6 +242,10 @@ class Mel(Leveling):
     ) -> None:
         super().__init__(bins, release, lowest)
         at_least_one(bands=bands, rate=rate)
+        if bins > MOST_WINDOW // 2 + 1 or bands > MOST_BANDS:
+            raise ValueError(
+                f"there should be at most {MOST_BANDS} bands of {MOST_WINDOW // 2 + 1} bins, got {bands}, {bins}"
+            )
         if not 0 <= low < high <= rate / 2:
             raise ValueError(f"mel bands should lie between 0 and {rate / 2:g} Hz, got low={low} and high={high}")
         if not 0 <= power <= 1:
@@ -249,12 +257,17 @@ class Mel(Leveling):
             raise ValueError(f"{bands} mel bands are too many for {bins} bins: band {empty[0]} holds none of them")
         self.cost = Counts(flops=2 * bins * bands)
 
-    def extra_repr(self) -> str:
-        rate, low, high = self.band
-        return (
-            f"bins={self.bins}, bands={self.bands}, rate={rate:g}, low={low:g}, high={high:g}, "
-            f"power={self.power}, release={self.release:g}"
-        )
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "bins": self.bins,
+            "bands": self.bands,
+            "rate": int(self.band[0]),
+            "low": self.band[1],
+            "high": self.band[2],
+            "power": self.power,
+            "release": self.release,
+            "lowest": self.lowest,
+        }
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         relative, _, after = self.power_over_level(u, state)
@@ -284,6 +297,9 @@ class Mask(Composite):
         self.wait = Delay(2 * bins, int(body.delay)) if body.delay else Serial()
         self.hop, self.delay = body.hop, body.delay
         self.cost = Counts(flops=8 * bins)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"body": self.body, "bins": self.bins}
 
     def parts(self) -> list[Part]:
         return [Part("body", self.body, Fraction(1)), Part("wait", self.wait, Fraction(1))]

@@ -26,6 +26,12 @@ class Stream:
     """
 
     def __init__(self, model: Layer, batch: int = 1) -> None:
+        if not isinstance(model, Layer):
+            raise TypeError(
+                f"Stream takes a centaurus layer, which has a state to keep, got {type(model).__name__}: "
+                f"put layers into centaurus.nn.Serial instead of nn.Sequential, torch modules without memory into "
+                f"centaurus.nn.Lift"
+            )
         if batch < 1:
             raise ValueError(f"a stream has at least one row, got batch={batch}")
         self.model = model.eval()

@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 
 from centaurus.data import recognise
-from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, load
+from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, load_network
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
 from centaurus.train.config import Training, from_data, nearest, to_data
@@ -52,7 +52,7 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
     go_on_from(settings.start, ready.objective.net)
     standing = fit(ready.objective, ready.data, settings, run, watcher)
     if state.is_main_process:
-        run.write_text("card.md", card(run, load(run.folder / "best.safetensors")))
+        run.write_text("card.md", card(run, load_network(run.folder / "best.safetensors")))
     return standing
 
 
@@ -71,7 +71,7 @@ def go_on_from(start: str, net: Network) -> None:
     """
     if not start:
         return
-    given = load(start)
+    given = load_network(start)
     old, new = given.table, net.table
     if isinstance(old, ClassifierTable) and isinstance(new, RecognizerTable):
         if new.pooled and old.blocks == new.backbone:

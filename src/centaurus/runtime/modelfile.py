@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from centaurus.tasks import TASKS
+from centaurus.tasks import LAYERS, TASKS
 
 KEY = "centaurus"
 VERSION = 1
@@ -106,8 +106,8 @@ def _settings(data: Any) -> Settings:
         raise ValueError(f"they are of format {_short(data.get('version'))}, this centaurus reads format {VERSION}")
     whole = {key: _whole(data, key, most) for key, most in MOST.items()}
     task = _text(data, "task")
-    if task not in TASKS:
-        raise ValueError(f"task should be one of {', '.join(TASKS)}, got {_short(task)}")
+    if task not in (*TASKS, LAYERS):
+        raise ValueError(f"task should be one of {', '.join(TASKS)}, {LAYERS}, got {_short(task)}")
     if whole["chunk"] % whole["hop"]:
         raise ValueError(f"chunk {whole['chunk']} should be a multiple of hop {whole['hop']}")
     ratio = _ratio(data)

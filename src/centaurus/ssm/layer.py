@@ -122,6 +122,13 @@ class SSM(Layer):
         self.in_channels = self.topology.count(self.topology.channels_in)
         self.out_channels = self.topology.count(self.topology.channels_out)
         self.discretization = discretization
+        named = {"states": states, "substates": substates, "groups": groups}
+        self._sizes: dict[str, Any] = (
+            {"in_channels": in_channels, "out_channels": self.out_channels} | named
+            if sizes is None
+            else {"sizes": sizes}
+        )
+        self._complex = complex
         discretization_rule(discretization)
         self.log_dt = nn.Parameter(kernel.log_steps(self.topology))
         frequencies = kernel.frequencies(self.topology)
@@ -142,6 +149,14 @@ class SSM(Layer):
         self.log_dt.fill_(math.log(kernel.BAND_STEP))
         self.A_real.copy_(real)
         self.A_imag.copy_(imaginary)
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "topology": self.topology_name,
+            **self._sizes,
+            "complex": self._complex,
+            "discretization": self.discretization,
+        }
 
     def undecayed(self) -> list[nn.Parameter]:
         """Parameters that get no weight decay: A and Δ."""

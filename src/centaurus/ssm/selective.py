@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,14 @@ class S6(Layer):
             if out_channels is not None
             else None
         )
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "in_channels": self.in_channels,
+            "out_channels": None if self.M is None else self.out_channels,
+            "states": self.states,
+            "rank": None if self.default_rank else self.rank,
+        }
 
     def undecayed(self) -> list[nn.Parameter]:
         """Parameters that get no weight decay: A and Δ's bias."""

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from centaurus.models.checkpoint import save
+from centaurus.models.io import save
 from centaurus.train.optim import Average
 from centaurus.train.run import Run, Standing, TrainingError
 

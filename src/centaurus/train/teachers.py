@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from centaurus.models import Classifier, load
+from centaurus.models import Classifier, load_network
 from centaurus.train.tokens import CHARACTERS
 
 Answers = Callable[[Tensor], Tensor]
@@ -28,7 +28,7 @@ def answers_of(model: str, classes: Sequence[str]) -> Answers:
 
 
 def _from_model(model: str, classes: Sequence[str]) -> Answers:
-    net = load(model).eval().requires_grad_(False)
+    net = load_network(model).eval().requires_grad_(False)
     if not isinstance(net, Classifier):
         raise ValueError(f"{model} is a {net.task}, and a classifier is what could teach one")
     _check(model, net.settings.get("classes"), classes)

@@ -1,0 +1,384 @@
+"""Save and load: one safetensors file with the weights, and in its metadata the plain data that rebuilds the network.
+
+Format 1 holds the table of a network, format 2 any tree of the library's layers. Loading reads numbers and JSON and
+runs nothing from the file: only the layers named here are known, and what a file describes is built without memory
+and compared with its tensors before it gets any.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, fields
+from enum import Enum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from centaurus.layer import Layer
+from centaurus.models.classifier import Classifier, Dense
+from centaurus.models.denoiser import Denoiser
+from centaurus.models.network import Network
+from centaurus.models.recognizer import Recognizer
+from centaurus.models.tables import (
+    ClassifierTable,
+    DenoiserTable,
+    RecognizerTable,
+    Row,
+    SpectralTable,
+    SpotterTable,
+    Table,
+)
+from centaurus.nn import (
+    Activation,
+    Analysis,
+    AvgPool,
+    Block,
+    CausalConv,
+    Compress,
+    DCBlock,
+    Delay,
+    Down,
+    Dropout1d,
+    Gated,
+    Hourglass,
+    LayerNorm,
+    Leveled,
+    Lift,
+    Mask,
+    Mel,
+    Pointwise,
+    Residual,
+    RunningMean,
+    Serial,
+    SiLU,
+    Synthesis,
+    Up,
+    WindowedMean,
+)
+from centaurus.nn.packed import pack, unpack
+from centaurus.ssm import S6, SSM
+from centaurus.system import write_file
+
+KIND, TABLE_FORMAT, TREE_FORMAT = "centaurus-model", 1, 2
+SUFFIX = ".safetensors"
+MOST_SIZE = 1 << 20  # of a channel count, a window, a stack or any other number that a layer is built from
+MOST_LAYERS, MOST_DEPTH, MOST_TEXT = 4096, 64, 1000
+
+# The tables of each task; a file's is the first that has all of its fields.
+TABLES: dict[str, tuple[type[Table], ...]] = {
+    "classifier": (ClassifierTable, SpotterTable),
+    "denoiser": (DenoiserTable, SpectralTable),
+    "recognizer": (RecognizerTable,),
+}
+NETWORKS: dict[str, Callable[[Any, Mapping[str, Any]], Network]] = {
+    "classifier": Classifier,
+    "denoiser": Denoiser,
+    "recognizer": Recognizer,
+}
+KINDS: tuple[type[Layer], ...] = (
+    *(Analysis, AvgPool, Block, CausalConv, Compress, DCBlock, Delay, Dense, Down, Dropout1d, Gated, Hourglass),
+    *(LayerNorm, Leveled, Lift, Mask, Mel, Pointwise, Residual, RunningMean, S6, SSM, Serial, SiLU, Synthesis, Up),
+    WindowedMean,
+)
+LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in KINDS}
+LIFTED: dict[type[nn.Module], tuple[str, ...]] = {  # torch modules that a file may name, and their arguments in it
+    nn.Conv1d: ("in_channels", "out_channels", "bias"),
+    nn.GELU: ("approximate",),
+    nn.Identity: (),
+    nn.ReLU: (),
+    nn.SiLU: (),
+    nn.Sigmoid: (),
+    nn.Tanh: (),
+}
+
+
+def save(net: Layer, path: str | os.PathLike[str]) -> None:
+    """Write a network, or any tree of the library's layers, to one file: whole or not at all."""
+    if not isinstance(net, Layer):
+        raise TypeError(f"save takes a centaurus layer or network, got {type(net).__name__}")
+    if isinstance(net, Network):
+        words = {
+            "version": str(TABLE_FORMAT),
+            "task": net.task,
+            "table": json.dumps(asdict(net.table)),
+            "settings": json.dumps(net.settings),
+        }
+    else:
+        words = {"version": str(TREE_FORMAT), "tree": json.dumps(describe(net))}
+    write_file(path, pack(net.state_dict(), {"kind": KIND} | words))
+
+
+def load(path: str | os.PathLike[str]) -> Layer:
+    """A network or tree of layers from a file that ``save`` wrote, or a shipped one by its name; for evaluation."""
+    found = _find(path)
+    tensors, words = unpack(found.read_bytes(), str(found))
+    version = _check_words(words, found)
+    try:
+        with torch.device("meta"):
+            if version == TABLE_FORMAT:
+                net: Layer = rebuild(words["task"], _data(words, "table"), _data(words, "settings"))
+            else:
+                net = build_tree(_data(words, "tree"))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{found} describes a network that cannot be built: {error}") from error
+    _check_tensors(net.state_dict(), tensors, found)
+    kinds = {x.dtype for x in tensors.values()}
+    if len(kinds) == 1:
+        net = net.to(kinds.pop())
+    net = net.to_empty(device="cpu")  # every number but empty buffers is in the file
+    net.load_state_dict(tensors)
+    return net.eval()
+
+
+def load_network(path: str | os.PathLike[str]) -> Network:
+    """``load`` for those who need a network with a task: a classifier, denoiser or recognizer."""
+    net = load(path)
+    if not isinstance(net, Network):
+        raise ValueError(f"{os.fspath(path)} holds layers without a task, where a network is needed")
+    return net
+
+
+def shipped() -> list[str]:
+    """The names of the models that come with the package."""
+    folder = files("centaurus") / "pretrained"
+    found = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
+
+
+def _find(path: str | os.PathLike[str]) -> Path:
+    if Path(path).is_file():
+        return Path(path)
+    if str(path) in shipped():
+        return Path(str(files("centaurus") / "pretrained" / f"{path}{SUFFIX}"))
+    known = ", ".join(shipped()) or "none"
+    raise FileNotFoundError(f"there is no model file {os.fspath(path)!r}, and no shipped model of that name ({known})")
+
+
+def _check_words(words: dict[str, str], path: Path) -> int:
+    """The format of a file, which has everything that format needs."""
+    if words.get("kind") != KIND:
+        raise ValueError(f"{path} is a safetensors file but not a centaurus model: its metadata say {sorted(words)}")
+    version = words.get("version", "")
+    needed = {str(TABLE_FORMAT): ("task", "table", "settings"), str(TREE_FORMAT): ("tree",)}
+    if version not in needed:
+        known = " and ".join(needed)
+        raise ValueError(f"{path} has format {version!r:.60}, this centaurus reads formats {known}: use a newer one")
+    missing = [name for name in needed[version] if name not in words]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)} in its metadata")
+    return int(version)
+
+
+def _data(words: dict[str, str], name: str) -> Any:
+    try:
+        data = json.loads(words[name])
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"its {name} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"its {name} should be a mapping, got {_short(data)}")
+    return data
+
+
+def _check_tensors(wanted: dict[str, Tensor], given: dict[str, Tensor], path: Path) -> None:
+    missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+    if missing or extra:
+        raise ValueError(f"{path} does not fit its own table: missing {missing[:3]}, not known {extra[:3]}")
+    for name, x in wanted.items():
+        if x.shape != given[name].shape:
+            raise ValueError(
+                f"{path} does not fit its own table: {name} has shape {tuple(given[name].shape)}, "
+                f"the table needs {tuple(x.shape)}"
+            )
+
+
+# Trees of layers.
+
+
+def describe(layer: Layer, where: str = "the network") -> dict[str, Any]:
+    """A layer as plain data: its class, and the arguments that build it again with the layers inside."""
+    kind = type(layer).__name__
+    if LAYERS.get(kind) is not type(layer):
+        raise TypeError(f"{where} is a {kind}, which is not one of the library's layers and cannot be saved")
+    if isinstance(layer, Lift):
+        return {"layer": kind, "module": _describe_module(layer.module, where)}
+    return {"layer": kind} | {name: _plain(x, f"{where}.{name}") for name, x in layer.arguments().items()}
+
+
+def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, Layer):
+        return describe(value, where)
+    if isinstance(value, Mapping):
+        return {name: _plain(x, f"{where}.{name}") for name, x in value.items()}
+    return value.value if isinstance(value, Enum) else value
+
+
+def _describe_module(module: nn.Module, where: str) -> dict[str, Any]:
+    if type(module) not in LIFTED:
+        known = ", ".join(kind.__name__ for kind in LIFTED)
+        raise TypeError(f"{where} lifts a {type(module).__name__}, which cannot be saved; these can: {known}")
+    if isinstance(module, nn.Conv1d) and module.groups != 1:
+        raise TypeError(f"{where} lifts a Conv1d of {module.groups} groups, which cannot be saved: use one group")
+    given = {name: getattr(module, name) for name in LIFTED[type(module)]}
+    if "bias" in given:
+        given["bias"] = module.bias is not None
+    return {"layer": type(module).__name__} | given
+
+
+def build_tree(data: Any) -> Layer:
+    """The layer that ``describe`` gave this data of; anything unknown, missing or out of range is an error."""
+    return _Builder().layer(data, "the network", 0)
+
+
+class _Builder:
+    """Builds layers from data, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def layer(self, data: Any, where: str, depth: int) -> Layer:
+        self.count += 1
+        if depth > MOST_DEPTH or self.count > MOST_LAYERS:
+            raise ValueError(f"{where}: more than {MOST_LAYERS} layers, or more than {MOST_DEPTH} in each other")
+        if not isinstance(data, Mapping) or not isinstance(data.get("layer"), str):
+            raise ValueError(f"{where} should be a layer with its name, got {_short(data)}")
+        kind = LAYERS.get(data["layer"])
+        if kind is None:
+            raise ValueError(f"{where} is a layer {_short(data['layer'])}, which this library does not have")
+        given = {name: value for name, value in data.items() if name != "layer"}
+        if kind is Serial:
+            return Serial(self.named(given, where, depth))
+        if kind is Lift:
+            return Lift(_module(given.get("module"), where))
+        known = inspect.signature(kind).parameters
+        read: dict[str, Any] = {}
+        for name, value in given.items():
+            annotation = str(known[name].annotation) if name in known else ""
+            if annotation.startswith("Layer"):
+                optional = value is None and annotation.endswith("None")
+                read[name] = None if optional else self.layer(value, f"{where}.{name}", depth + 1)
+            elif annotation in READERS:
+                read[name] = READERS[annotation](value, f"{where}.{name}")
+            else:
+                raise ValueError(f"{where} is a {kind.__name__}, which has no argument {name!r:.60}")
+        needed = [name for name, p in known.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        missing = [name for name in needed if name not in read]
+        if missing:
+            raise ValueError(f"{where} is a {kind.__name__}, which lacks {', '.join(missing)}")
+        return kind(**read)
+
+    def named(self, given: Mapping[str, Any], where: str, depth: int) -> dict[str, Layer]:
+        """The layers of a Serial by name."""
+        layers = given.get("layers")
+        if set(given) != {"layers"} or not isinstance(layers, Mapping):
+            raise ValueError(f"{where} is a Serial, which has layers by name and nothing else, got {_short(given)}")
+        return {name: self.layer(x, f"{where}.{name:.60}", depth + 1) for name, x in layers.items()}
+
+
+def _module(data: Any, where: str) -> nn.Module:
+    """A torch module that may be lifted, from its name and arguments."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("layer"), str):
+        raise ValueError(f"{where} should lift a module with its name, got {_short(data)}")
+    known = {kind.__name__: kind for kind in LIFTED}
+    if data["layer"] not in known:
+        raise ValueError(f"{where} lifts {_short(data['layer'])}; a file may lift {', '.join(known)}")
+    kind = known[data["layer"]]
+    given = {name: value for name, value in data.items() if name != "layer"}
+    if set(given) != set(LIFTED[kind]):
+        raise ValueError(f"{where} lifts a {kind.__name__} with {sorted(given)}, its arguments are {LIFTED[kind]}")
+    if kind is nn.Conv1d:
+        inputs, outputs = (_whole(given[name], f"{where}.{name}") for name in ("in_channels", "out_channels"))
+        return nn.Conv1d(inputs, outputs, 1, bias=_of(bool)(given["bias"], f"{where}.bias"))
+    if kind is nn.GELU:
+        return nn.GELU(_of(str)(given["approximate"], f"{where}.approximate"))
+    return kind()
+
+
+# Tables.
+
+
+def rebuild(task: str, data: Mapping[str, Any], settings: Mapping[str, Any]) -> Network:
+    """A new network for this task from the data of its table."""
+    if task not in TABLES:
+        raise ValueError(f"the task should be one of {', '.join(TABLES)}, got {_short(task)}")
+    fitting = [kind for kind in TABLES[task] if set(data) <= {field.name for field in fields(kind)}]
+    return NETWORKS[task](_read((*fitting, *TABLES[task])[0], data, task), settings)
+
+
+def _rows(value: Any, where: str) -> tuple[Row, ...]:
+    if not isinstance(value, list) or len(value) > MOST_LAYERS:
+        raise ValueError(f"{where} should be a list of rows, got {_short(value)}")
+    rows = tuple(_read(Row, row, f"{where}[{k}]") for k, row in enumerate(value))
+    if sum(max(0, row.times) for row in rows) > MOST_LAYERS:
+        raise ValueError(f"{where} should stack at most {MOST_LAYERS} blocks")
+    return rows
+
+
+def _of(*kinds: type) -> Callable[[Any, str], Any]:
+    """A reader of plain values of these types, of bounded size."""
+
+    def read(value: Any, where: str) -> Any:
+        if type(value) not in kinds:
+            raise ValueError(f"{where} should be of type {' or '.join(k.__name__ for k in kinds)}, got {_short(value)}")
+        if isinstance(value, str) and len(value) > MOST_TEXT:
+            raise ValueError(f"{where} should be at most {MOST_TEXT} characters long, got {len(value)}")
+        if isinstance(value, int | float) and not (math.isfinite(value) and abs(value) <= MOST_SIZE):
+            raise ValueError(f"{where} should be a number up to {MOST_SIZE:,}, got {_short(value)}")
+        return value
+
+    return read
+
+
+def _whole(value: Any, where: str) -> int:
+    number: int = _of(int)(value, where)
+    return number
+
+
+def _sizes(value: Any, where: str) -> dict[str, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} should be sizes by index, got {_short(value)}")
+    return {name: _whole(size, f"{where}.{name:.60}") for name, size in value.items()}
+
+
+def _activation(value: Any, where: str) -> Activation:
+    known = [x.value for x in Activation]
+    if value not in known:
+        raise ValueError(f"{where} should be one of {known}, got {_short(value)}")
+    return Activation(value)
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "str": _of(str),
+    "int": _of(int),
+    "bool": _of(bool),
+    "float": _of(float, int),
+    "int | None": _of(int, type(None)),
+    "tuple[Row, ...]": _rows,
+    "Mapping[str, int] | None": _sizes,
+    "Activation": _activation,
+}
+
+
+def _read(kind: type, data: Any, where: str) -> Any:
+    """A dataclass from a mapping: no field unknown, none missing, each of its type."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} should be a mapping of fields, got {_short(data)}")
+    known = {field.name: field for field in fields(kind)}
+    unknown = sorted(set(data) - set(known))
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in data]
+    if unknown or missing:
+        raise ValueError(f"{where} has unknown fields {unknown} and lacks {missing}")
+    return kind(**{name: READERS[str(known[name].type)](value, f"{where}.{name}") for name, value in data.items()})
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
