@@ -19,8 +19,10 @@ import onnxruntime
 import torch
 
 from centaurus.cli.bench import time_torch
+from centaurus.export.c import export_c
 from centaurus.export.write import build as exported
 from centaurus.models import build
+from centaurus.runtime.native import find_compiler
 from centaurus.runtime.session import Session
 from centaurus.runtime.timing import summary, time_steps, weigh
 
@@ -35,13 +37,15 @@ class Case(NamedTuple):
     rtf: float | None = None
     p99_ms: float | None = None
     memory_mb: float | None = None
+    c_rtf: float | None = None  # of the compiled step
 
 
 CASES = [
-    Case("denoiser/hybrid", 256, rtf=0.06, p99_ms=4.0, memory_mb=40.0),
+    Case("denoiser/hybrid", 256, rtf=0.06, p99_ms=4.0, memory_mb=40.0, c_rtf=0.01),
     Case("denoiser/hybrid", 2048),
     Case("denoiser/hybrid-slim", 256),
-    Case("kws-hybrid-2", 2048, rtf=0.005),
+    Case("denoiser/spectral", 128, rtf=0.02, c_rtf=0.005),
+    Case("kws-hybrid-2", 2048, rtf=0.005, c_rtf=0.001),
     Case("kws-hybrid-8", 2048),
     Case("recognizer/base", 2560, rtf=0.25),
 ]
@@ -55,12 +59,18 @@ def measure(case: Case, seconds: float, folder: Path) -> dict[str, Any]:
     memory = weigh(path)
     session = Session(path)
     spent = time_steps(session.process, case.chunk, seconds)
+    compiled = None
+    if find_compiler() is not None:
+        export_c(net, folder / "model.c", case.chunk)
+        native = Session(folder / "model.c", engine="c")
+        compiled = summary(case.network, native.settings, time_steps(native.process, case.chunk, seconds)).json()
     timing = summary(case.network, session.settings, spent)
     eager = time_torch(net, path, seconds / 4)
     quantiles = np.quantile(1e3 * spent, np.linspace(0, 1, 201))
     return {
         "case": case._asdict(),
         "onnxruntime": timing.json(),
+        "c": compiled,
         "torch": eager.json(),
         "memory_mb": None if memory is None else memory / 1e6,
         "file_mb": path.stat().st_size / 1e6,
@@ -71,8 +81,8 @@ def measure(case: Case, seconds: float, folder: Path) -> dict[str, Any]:
 def table(points: list[dict[str, Any]]) -> str:
     """The figures as Markdown; a bar stands behind the figure it is for."""
     lines = [
-        "| network | chunk ms | RTF | p50 ms | p99 ms | max ms | memory MB | file MB | torch RTF |",
-        "|" + "---|" * 9,
+        "| network | chunk ms | RTF | p50 ms | p99 ms | max ms | memory MB | file MB | C RTF | torch RTF |",
+        "|" + "---|" * 10,
     ]
     for point in points:
         case, t = point["case"], point["onnxruntime"]
@@ -85,6 +95,7 @@ def table(points: list[dict[str, Any]]) -> str:
             f"{t['max_ms']:.2f}",
             "–" if point["memory_mb"] is None else _barred(point["memory_mb"], case["memory_mb"], "{:.0f}"),
             f"{point['file_mb']:.1f}",
+            "–" if point["c"] is None else _barred(point["c"]["rtf"], case["c_rtf"], "{:.4f}"),
             f"{point['torch']['rtf']:.3f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")

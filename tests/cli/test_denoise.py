@@ -113,11 +113,13 @@ def test_nothing_is_overwritten_unasked(denoise: Cli, wav: Path) -> None:
 
 
 def test_two_results_of_one_name_are_refused_before_work(denoise: Cli, wav: Path) -> None:
-    soundfile.write(wav.with_suffix(".flac"), noise(), 16_000)
-    done = denoise(wav, wav.with_suffix(".flac"))
+    other = wav.parent / "other"
+    other.mkdir()
+    soundfile.write(other / "talk.wav", noise(), 16_000)
+    done = denoise(wav, other / "talk.wav", "-o", wav.parent / "out")
     assert done.code == 5
     assert "written twice" in done.err
-    assert left(wav.parent) == ["talk.flac", "talk.wav"]
+    assert left(wav.parent) == ["other/talk.wav", "talk.wav"]
 
 
 def test_no_samples_give_no_samples(denoise: Cli, tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_a_folder_s_bad_file_does_not_stop_the_others(denoise: Cli, tmp_path: Pa
 
 def test_a_folder_without_sound(denoise: Cli, tmp_path: Path) -> None:
     done = denoise(tmp_path)
-    assert (done.code, "holds no sound files" in done.err) == (3, True)
+    assert (done.code, "holds no audio files" in done.err) == (3, True)
 
 
 @pytest.mark.parametrize("task", ["classifier", "text", "missing"])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import centaurus as ct
+from centaurus.cli.main import app
 from centaurus.export.c import write
 from centaurus.layer import Layer
 from centaurus.nn import Analysis, Compress, Delay, Mask, Mel, Pointwise, Serial, Synthesis
@@ -153,3 +155,15 @@ def test_without_a_compiler_nothing_is_compared(tmp_path: Path, monkeypatch: pyt
     made = ct.export_c(network("kws-hybrid-2"), tmp_path / "kws-2.c")
     assert made.difference is None
     assert "void kws_2_step(void *state, const float *in, float *out);" in (tmp_path / "kws-2.h").read_text()
+
+
+def test_the_command_writes_both_files_and_says_if_they_were_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    done = CliRunner().invoke(app, ["export", "kws-hybrid-2", "-o", str(tmp_path / "kws.c"), "--weights", "int8"])
+    assert done.exit_code == 0, done.output
+    assert "not compared" in done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"kws.c", "kws.h"}
+    assert "CT_WEIGHTS_INT8" in (tmp_path / "kws.c").read_text()

@@ -11,7 +11,8 @@ import soundfile
 
 from centaurus.audio import read
 from centaurus.runtime import denoise
-from centaurus.runtime.denoise import FileDenoiser, Job, Options, denoise_files, plan_jobs
+from centaurus.runtime.denoise import FileDenoiser, Options, denoise_files
+from centaurus.runtime.jobs import Job, plan_jobs
 from tests.runtime.models import exported
 from tests.runtime.test_denoise import echo
 
@@ -39,7 +40,8 @@ def test_files_at_the_same_time_are_the_files_alone(tmp_path: Path) -> None:
         channels, rate = 1 + number % 2, (16_000, 22_050)[number // 3]
         x = 0.1 * rng.standard_normal((2000 + 300 * number, channels))
         soundfile.write(tmp_path / f"{number}.wav", x, rate, "FLOAT")
-    jobs = plan_jobs([tmp_path], str(tmp_path / "out"))
+    jobs, skipped = plan_jobs([tmp_path], str(tmp_path / "out"))
+    assert not skipped
     heard: list[float] = []
     results = dict(denoise_files(jobs, Options(str(exported("denoiser"))), workers=3, heard=heard.append))
     assert len(results) == 6

@@ -15,6 +15,7 @@ from torch import Tensor
 from centaurus.models import load
 from centaurus.train import checkpoints
 from centaurus.train.loop import compiles
+from centaurus.train.optim import Average
 from centaurus.train.run import Run, TrainingError
 from tests.train.toy import Tones, losses, new_run, settings, train
 
@@ -72,6 +73,16 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[st
     assert losses(broken) == losses(whole)
     pair = [load(run.folder / "last.safetensors").state_dict() for run in (whole, broken)]
     assert all(torch.equal(x, pair[1][name]) for name, x in pair[0].items())
+
+
+def test_the_ema_counts_optimiser_steps_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its decay grows with the step: one that starts at zero or stands still remembers the random start for longer."""
+    steps: list[int] = []
+    update = Average.update
+    monkeypatch.setattr(Average, "update", lambda self, net, step: (steps.append(step), update(self, net, step))[1])
+    config = settings(steps=4, validations=1)
+    train(new_run(tmp_path / "run", config), config)
+    assert steps == [1, 2, 3, 4]
 
 
 def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centaurus.cli import faults, listening, output
+from centaurus.cli import faults, listening, output, progress
 
 if TYPE_CHECKING:
-    from centaurus.runtime.denoise import Job, Options, Report
+    from centaurus.runtime.denoise import Options, Report
     from centaurus.runtime.io import Layout
+    from centaurus.runtime.jobs import Job
 
 
 def denoise(
@@ -25,7 +24,7 @@ def denoise(
     ],
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="File, folder or - for standard output. Default: IN.denoised.wav beside IN."),
+        typer.Option("--out", "-o", help="File, folder or - for standard output. Default: IN.denoised beside IN."),
     ] = None,
     model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "denoise-16k",
     attn_limit_db: Annotated[
@@ -36,7 +35,10 @@ def denoise(
     plot: Annotated[
         bool, typer.Option("--plot", help="Write spectrograms before and after beside the result.")
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Files at the same time.")] = min(4, os.cpu_count() or 1),
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=listening.CORES, clamp=True, help="Files at the same time, at most as many as cores."),
+    ] = min(4, listening.CORES),
     raw: listening.Raw = None,
     rate: listening.Rate = None,
     channels: listening.Channels = 1,
@@ -69,7 +71,8 @@ def denoise(
 def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, force: bool) -> None:
     """From standard input, to standard output, or both."""
     from centaurus.runtime.denoise import denoise_stream
-    from centaurus.runtime.io import FileSink, Pipe, from_file, from_pipe
+    from centaurus.runtime.io import Pipe, from_pipe
+    from centaurus.runtime.jobs import Job, open_sink, open_source
 
     if out in (None, listening.PIPE) and sys.stdout.isatty():
         raise typer.BadParameter("standard output is a terminal: pipe it on, as … | aplay, or name a file with -o")
@@ -77,13 +80,13 @@ def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, f
         listening.refuse_terminal_input()
         source = from_pipe(sys.stdin.buffer, layout)
     else:
-        source = from_file(name, seconds=0.1)
+        source = open_source(name, seconds=0.1)
     denoiser = options.open(source.rate, source.channels)
     if out is None or out == listening.PIPE:
         pipe = Pipe(sys.stdout.buffer, source.layout, wav=layout is None)
         report = denoise_stream(source, pipe, denoiser, "standard output")
     else:
-        with FileSink(out, source.layout, overwrite=force) as sink:
+        with open_sink(Job(Path(name), Path(out)), source.layout, overwrite=force) as sink:
             report = denoise_stream(source, sink, denoiser, out)
     listening.note_repaired(report.repaired)
     if report.interrupted:
@@ -93,13 +96,16 @@ def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, f
 def _files(
     inputs: Sequence[str], out: str | None, options: Options, workers: int, force: bool, plot: bool, json: bool
 ) -> None:
-    from centaurus.runtime.denoise import Job, denoise_files, plan_jobs
+    from centaurus.runtime.denoise import denoise_files
+    from centaurus.runtime.jobs import Job, plan_jobs
 
-    jobs = plan_jobs(inputs, out, force)
+    jobs, skipped = plan_jobs(inputs, out, force)
+    listening.note_skipped(skipped)
     options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file
     results: dict[Job, Report | Exception] = {}
     try:
-        with _progress(jobs) as heard:
+        what = f"denoising {f'{len(jobs)} files' if len(jobs) > 1 else jobs[0].source.name}"
+        with progress.bar(what, sum(listening.length(job.source) for job in jobs)) as heard:
             results.update(denoise_files(jobs, options, min(workers, len(jobs)), force, heard))
     finally:
         reports, errors = _show([results[job] for job in jobs if job in results], json)
@@ -147,29 +153,3 @@ def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:
         before_and_after(job.source, job.output, path, overwrite=force)
         if not quiet:
             output.show_line(f"spectrograms: {path}")
-
-
-@contextmanager
-def _progress(jobs: Sequence[Job]) -> Iterator[Callable[[float], object]]:
-    """A bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda seconds: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        files = f"{len(jobs)} files" if len(jobs) > 1 else jobs[0].source.name
-        task = progress.add_task(f"denoising {files}", total=sum(map(_seconds, jobs)))
-        yield lambda seconds: progress.advance(task, seconds)
-
-
-def _seconds(job: Job) -> float:
-    from centaurus.audio import AudioError, info
-
-    try:
-        return info(job.source).seconds
-    except AudioError:
-        return 0.0  # its error comes when it is its turn

@@ -1,21 +1,29 @@
-"""What commands that listen have in common: where the sound comes from, and what is said about it."""
+"""What commands that listen have in common: their inputs, where results go, and what is said about them."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import typer
 
-from centaurus.cli import output
+from centaurus.cli import faults, output, progress
 
 if TYPE_CHECKING:
     from centaurus.runtime.io import Layout, Source
 
 PIPE = "-"
+CORES = os.cpu_count() or 1
+SHOWN = 5  # skipped files that are named
 
-Input = Annotated[str | None, typer.Argument(metavar="IN", help="A sound file, or - for standard input.")]
+Inputs = Annotated[
+    list[str] | None, typer.Argument(metavar="[IN]...", help="Audio files, folders, or - for standard input.")
+]
 Mic = Annotated[bool, typer.Option("--mic", help="Listen to a microphone until Ctrl-C.")]
 Device = Annotated[str | None, typer.Option(help="Which microphone: its number or a part of its name.")]
 Rate = Annotated[int | None, typer.Option(help="Sample rate of raw samples on standard input, in Hz.")]
@@ -24,7 +32,13 @@ Raw = Annotated[
     str | None,
     typer.Option("--raw", help="Standard input is raw: u8, s16le, s24le, s32le, f32le or f64le. Else it is WAV."),
 ]
-Threads = Annotated[int, typer.Option(min=1, help="Threads of the network.")]
+Threads = Annotated[
+    int, typer.Option(min=1, max=CORES, clamp=True, help="Threads of the network, at most as many as cores.")
+]
+Out = Annotated[
+    str | None, typer.Option("--out", "-o", help="File or folder for the results.", show_default="standard output")
+]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
 
 
 def layout(raw: str | None, rate: int | None, channels: int) -> Layout | None:
@@ -43,20 +57,67 @@ def layout(raw: str | None, rate: int | None, channels: int) -> Layout | None:
     return Layout(rate, channels, Encoding(raw))
 
 
-def source(name: str | None, mic: bool, device: str | None, raw: Layout | None, rate: int) -> Source:
-    """A file, standard input or a microphone (at ``rate``), whichever was asked for."""
-    from centaurus.runtime.io import from_file, from_microphone, from_pipe
+class Task(NamedTuple):
+    """One input to listen to, and where its results go: a file, or standard output."""
 
-    if mic == (name is not None):
-        raise typer.BadParameter("give a sound file, - for standard input, or --mic: one of them")
-    if raw is not None and name != PIPE:
+    open: Callable[[], Source]
+    output: Path | None
+    seconds: Callable[[], float | None]
+
+
+def plan(
+    inputs: Sequence[str] | None,
+    mic: bool,
+    device: str | None,
+    raw: Layout | None,
+    out: str | None,
+    force: bool,
+    suffix: str,
+) -> list[Task]:
+    """What to listen to: files and folders, standard input, or a microphone (at 16 kHz)."""
+    from centaurus.runtime.io import from_microphone, from_pipe
+    from centaurus.runtime.jobs import Job, find_inputs, open_source, plan_jobs
+
+    if mic == bool(inputs):
+        raise typer.BadParameter("give audio files, folders, - for standard input, or --mic")
+    if raw is not None and inputs != [PIPE]:
         raise typer.BadParameter("--raw describes standard input: give - as the input")
-    if name is None:
-        return from_microphone(rate, device)
-    if name == PIPE:
-        refuse_terminal_input()
-        return from_pipe(sys.stdin.buffer, raw)
-    return from_file(name)
+    if not inputs or PIPE in inputs:
+        if inputs and len(inputs) > 1:
+            raise typer.BadParameter("- stands for one stream: give no other input beside it")
+        if not mic:
+            refuse_terminal_input()
+        live = (lambda: from_microphone(16_000, device)) if mic else (lambda: from_pipe(sys.stdin.buffer, raw))
+        return [Task(live, None if out is None else _free(Path(out), force), lambda: None)]
+    if out is None:
+        found = find_inputs(inputs)
+        jobs, skipped = [Job(path, Path()) for path, _, _ in found.files], found.skipped
+    else:
+        jobs, skipped = plan_jobs(inputs, out, force, suffix=suffix)
+    note_skipped(skipped)
+    return [
+        Task(partial(open_source, job.source), None if out is None else job.output, partial(length, job.source))
+        for job in jobs
+    ]
+
+
+def _free(path: Path, force: bool) -> Path:
+    from centaurus.runtime.io import OutputError
+
+    if path.exists() and not force:
+        raise OutputError(f"{path}: exists already; -f overwrites")
+    return path
+
+
+def length(path: Path) -> float:
+    """Seconds of a file, as far as its header says; 0 for one that cannot be read, whose error comes later."""
+    from centaurus.audio import AudioError, info
+    from centaurus.runtime import ffmpeg
+
+    try:
+        return ffmpeg.seconds(path) if ffmpeg.is_container(path) else info(path).seconds
+    except AudioError:
+        return 0.0
 
 
 def refuse_terminal_input() -> None:
@@ -65,10 +126,38 @@ def refuse_terminal_input() -> None:
         raise typer.BadParameter("standard input is a terminal: pipe sound into it, as arecord -f S16_LE -r 16000 | …")
 
 
+def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[float], object]], None]) -> None:
+    """Every task in its turn. One that fails does not stop the others; the first one's code is the command's."""
+    errors: list[Exception] = []
+    total = sum(task.seconds() or 0.0 for task in tasks)
+    with progress.bar(what, total) as heard:
+        for task in tasks:
+            try:
+                run(task, heard)
+            except (ValueError, OSError) as error:
+                if len(tasks) == 1 or isinstance(error, BrokenPipeError):
+                    raise
+                output.note(error)
+                errors.append(error)
+    if errors:
+        raise SystemExit(faults.exit_code(errors[0]))
+
+
+def write_result(task: Task, text: str) -> None:
+    """A whole result to its file."""
+    from centaurus.runtime.io import make_folder
+    from centaurus.system import write_file
+
+    assert task.output is not None
+    make_folder(task.output.parent)
+    write_file(task.output, text)
+    output.note(f"wrote {task.output}")
+
+
 class Hearing:
     """Around listening: an interrupt ends live sound, and what was heard still counts. ``end`` then says so.
 
-    For a microphone Ctrl-C is the way to stop, and no fault; for a pipe it is one after everything has been written.
+    For a microphone Ctrl-C is how to stop, and not a fault; for a pipe it is one after everything has been written.
     """
 
     def __init__(self, source: Source) -> None:
@@ -94,6 +183,14 @@ class Hearing:
 
 
 def note_repaired(count: int) -> None:
-    """Say that samples were no numbers."""
+    """Say that samples were not finite."""
     if count:
         output.note(f"{count} samples were not finite numbers or far too large; they were taken as zeros")
+
+
+def note_skipped(skipped: dict[Path, str]) -> None:
+    """Say which files of a folder were left out, and why."""
+    for reason in dict.fromkeys(skipped.values()):
+        names = [path.name for path, why in skipped.items() if why == reason]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        output.note(f"skipped ({reason}): {', '.join(names[:SHOWN])}{more}")

@@ -1,4 +1,4 @@
-"""``centaurus spot``: keywords in a file, a pipe or from a microphone."""
+"""``centaurus spot``: keywords in files and folders, a pipe or from a microphone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def spot(
-    name: listening.Input = None,
+    inputs: listening.Inputs = None,
     mic: listening.Mic = False,
+    out: listening.Out = None,
     model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "kws-30",
     words: Annotated[str | None, typer.Option(help="Report only these words, such as yes,no.")] = None,
     threshold: Annotated[
@@ -43,6 +44,7 @@ def spot(
             "--exec", metavar="CMD", help="Run this on every keyword: $KEYWORD, $TIME and $CONFIDENCE are set."
         ),
     ] = None,
+    force: listening.Force = False,
     device: listening.Device = None,
     raw: listening.Raw = None,
     rate: listening.Rate = None,
@@ -55,26 +57,40 @@ def spot(
         from centaurus.runtime.spot import Spotter, smoothing_of
 
         launch = Launcher(command) if command else None
-        session = open_for("classifier", model, batch=1, threads=threads)
-        smoothing = replace(smoothing_of(session.settings), release=release, refractory=refractory)
+        settings = open_for("classifier", model, batch=1, threads=threads).settings
+        smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
         given = {"threshold": threshold, "window": smooth}
         smoothing = replace(smoothing, **{key: value for key, value in given.items() if value is not None})
         layout = listening.layout(raw, rate, channels)
-        source = listening.source(name, mic, device, layout, 16_000)
         chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
-        spotter = Spotter(session, source.rate, source.channels, smoothing, threads, chosen)
-        if not jsonl:
-            output.show_line(f"{'time':<14}{'keyword':<14}confidence")
-        count = 0
-        with listening.Hearing(source) as hearing:
-            for block in source.blocks:
-                count += _show(spotter.process(block), jsonl, launch)
-        count += _show(spotter.flush(), jsonl, launch)
+        tasks = listening.plan(inputs, mic, device, layout, out, force, ".jsonl" if jsonl else ".txt")
+        several = len(tasks) > 1
+
+        def run(task: listening.Task, heard: Callable[[float], object]) -> None:
+            source = task.open()
+            spotter = Spotter(model, source.rate, source.channels, smoothing, threads, chosen)
+            lines: list[str] = []
+            show = output.show_line if task.output is None else lines.append
+            if several and task.output is None and not jsonl:
+                show(source.name)
+            if not jsonl:
+                show(f"{'time':<14}{'keyword':<14}confidence")
+            name = {"file": source.name} if several and jsonl else {}
+            count = 0
+            with listening.Hearing(source) as hearing:
+                for block in source.blocks:
+                    count += _show(spotter.process(block), jsonl, name, show, launch)
+                    heard(block.shape[1] / source.rate)
+            count += _show(spotter.flush(), jsonl, name, show, launch)
+            if not count:
+                output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
+            if task.output is not None:
+                listening.write_result(task, "".join(f"{line}\n" for line in lines))
+            hearing.end(spotter.repaired, mic)
+
+        listening.run_all(tasks, "spotting keywords", run)
         if launch is not None:
             launch.end()
-        if not count:
-            output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
-        hearing.end(spotter.repaired, mic)
 
 
 class Launcher:
@@ -108,15 +124,21 @@ class Launcher:
         return code is not None
 
 
-def _show(found: list[Keyword], jsonl: bool, launch: Callable[[Keyword], None] | None = None) -> int:
+def _show(
+    found: list[Keyword],
+    jsonl: bool,
+    name: dict[str, Any],
+    show: Callable[[str], object],
+    launch: Callable[[Keyword], None] | None,
+) -> int:
     from centaurus.decode import clock
 
     for keyword in found:
         if jsonl:
             data = {"time": round(keyword.time, 3), "keyword": keyword.word, "confidence": round(keyword.confidence, 4)}
-            output.show_line(coder.dumps(data))
+            show(coder.dumps(name | data))
         else:
-            output.show_line(f"{clock(keyword.time):<14}{keyword.word:<14}{keyword.confidence:>10.2f}")
+            show(f"{clock(keyword.time):<14}{keyword.word:<14}{keyword.confidence:>10.2f}")
         if launch is not None:
             launch(keyword)
     return len(found)

@@ -1,9 +1,10 @@
-"""``centaurus transcribe``: words in a file, a pipe or from a microphone, as text, captions or JSON."""
+"""``centaurus transcribe``: words in files and folders, a pipe or from a microphone, as text, captions or JSON."""
 
 from __future__ import annotations
 
 import json as coder
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,9 @@ class Format(StrEnum):
 
 
 def transcribe(
-    name: listening.Input = None,
+    inputs: listening.Inputs = None,
     mic: listening.Mic = False,
+    out: listening.Out = None,
     model: Annotated[
         str, typer.Option(help="An .onnx file or a shipped model; commands knows thirty words only.")
     ] = "commands",
@@ -34,6 +36,7 @@ def transcribe(
         Format.TEXT
     ),
     live: Annotated[bool, typer.Option("--live", help="Print words as they come, unfinished ones too.")] = False,
+    force: listening.Force = False,
     device: listening.Device = None,
     raw: listening.Raw = None,
     rate: listening.Rate = None,
@@ -49,33 +52,46 @@ def transcribe(
     with faults.handled():
         from centaurus.runtime.transcribe import Transcriber
 
-        if live and form not in (Format.TEXT, Format.JSON):
-            raise typer.BadParameter(f"--live prints text or JSON lines; {form.value} captions need the whole")
+        if live and (form not in (Format.TEXT, Format.JSON) or out is not None):
+            raise typer.BadParameter(f"--live prints text or JSON lines; {form.value} captions and -o need the whole")
         layout = listening.layout(raw, rate, channels)
-        source = listening.source(name, mic, device, layout, 16_000)
-        transcriber = Transcriber(model, source.rate, source.channels, threads)
-        screen = Live(form is Format.JSON) if live else None
-        words: list[Word] = []
-        with listening.Hearing(source) as hearing:
-            for block in source.blocks:
-                words += (done := transcriber.process(block))
-                if screen is not None:
-                    screen.show(done, transcriber.partial)
-        words += (done := transcriber.flush())
-        if screen is not None:
-            screen.show(done, [])
-            screen.close()
-        else:
-            sys.stdout.write(_written(words, form))
-            sys.stdout.flush()
-        hearing.end(transcriber.repaired, mic)
+        suffix = {Format.TEXT: ".txt"}.get(form, f".{form.value}")
+        tasks = listening.plan(inputs, mic, device, layout, out, force, suffix)
+        if model == "commands":
+            output.note("the model commands knows thirty words, not general English (centaurus transcribe --help)")
+
+        def run(task: listening.Task, heard: Callable[[float], object]) -> None:
+            source = task.open()
+            transcriber = Transcriber(model, source.rate, source.channels, threads)
+            screen = Live(form is Format.JSON) if live else None
+            words: list[Word] = []
+            with listening.Hearing(source) as hearing:
+                for block in source.blocks:
+                    words += (done := transcriber.process(block))
+                    if screen is not None:
+                        screen.show(done, transcriber.partial)
+                    heard(block.shape[1] / source.rate)
+            words += (done := transcriber.flush())
+            if screen is not None:
+                screen.show(done, [])
+                screen.close()
+            elif task.output is not None:
+                listening.write_result(task, _written(words, form))
+            else:
+                title = f"{source.name}\n" if len(tasks) > 1 and form is Format.TEXT else ""
+                sys.stdout.write(title + _written(words, form, source.name if len(tasks) > 1 else None))
+                sys.stdout.flush()
+            hearing.end(transcriber.repaired, mic)
+
+        listening.run_all(tasks, "transcribing", run)
 
 
-def _written(words: list[Word], form: Format) -> str:
+def _written(words: list[Word], form: Format, name: str | None = None) -> str:
     from centaurus.decode import clock, cues, join, srt, vtt
 
     if form is Format.JSON:
-        return coder.dumps({"text": join(words), "words": [_data(word) for word in words]}, indent=2) + "\n"
+        data = {"text": join(words), "words": [_data(word) for word in words]}
+        return coder.dumps(data if name is None else {"file": name, **data}, indent=2 if name is None else None) + "\n"
     lines = cues(words)
     if form is Format.SRT:
         return srt(lines)

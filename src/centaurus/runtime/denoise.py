@@ -5,28 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from centaurus.audio import AudioError, Resampler, blocks, dbfs, info
+from centaurus.audio import AudioError, Resampler, dbfs
 from centaurus.audio.spectrogram import save_png
-from centaurus.runtime.io import FileSink, Intake, OutputError, Source, as_rows, from_file, make_folder
+from centaurus.runtime.io import Intake, OutputError, Source, as_rows, make_folder
+from centaurus.runtime.jobs import Job, open_sink, open_source
 from centaurus.runtime.modelfile import Settings
 from centaurus.runtime.native import find_compiler, find_source
 from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
 from centaurus.tasks import DENOISER
 
 MODEL = DENOISER.model
-KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
-MARK = ".denoised"
 LONGEST = 60  # seconds: more would be a blur
 SETTLED = 4  # seconds after which resamplers and chunks have shown how far they lag behind
 LONG = 900  # seconds of a file from which on compiling a step takes less time than it saves
@@ -183,66 +180,6 @@ def denoise(
     return clean.reshape(np.shape(samples))
 
 
-@dataclass(frozen=True)
-class Job:
-    """One file to read and one to write."""
-
-    source: Path
-    output: Path
-
-
-def plan_jobs(
-    inputs: Sequence[str | os.PathLike[str]], output: str | None = None, overwrite: bool = False
-) -> list[Job]:
-    """A job for every file. A folder's tree is kept; results never replace anything unless that was asked for.
-
-    Without ``output``, ``talk.mp3`` becomes ``talk.denoised.wav`` and ``talks/`` becomes ``talks.denoised/``.
-    """
-    paths = [Path(path) for path in inputs]
-    if output is not None and len(paths) == 1 and not paths[0].is_dir() and not _is_folder(output):
-        jobs = [Job(paths[0], Path(output))]
-    else:
-        jobs = [job for path in paths for job in (_tree(path, output) if path.is_dir() else [_single(path, output)])]
-    _check(jobs, overwrite)
-    return jobs
-
-
-def _is_folder(output: str) -> bool:
-    return output.endswith(("/", os.sep)) or Path(output).is_dir()
-
-
-def _single(path: Path, output: str | None) -> Job:
-    if output is None:
-        return Job(path, path.with_name(f"{path.stem}{MARK}.wav"))
-    return Job(path, Path(output) / path.name)
-
-
-def _tree(folder: Path, output: str | None) -> list[Job]:
-    target = Path(output) if output is not None else folder.resolve().with_name(f"{folder.resolve().name}{MARK}")
-    inside = target.resolve()
-    found = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in KINDS
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not (inside != folder.resolve() and path.resolve().is_relative_to(inside))
-    ]
-    if not found:
-        raise AudioError(f"holds no sound files ({', '.join(sorted(KINDS))})", folder)
-    return [Job(path, target / path.relative_to(folder)) for path in found]
-
-
-def _check(jobs: Sequence[Job], overwrite: bool) -> None:
-    twice = [path for path, count in Counter(job.output for job in jobs).items() if count > 1]
-    if twice:
-        raise OutputError(f"{twice[0]}: would be written twice, by different inputs: give another folder with -o")
-    there = [job.output for job in jobs if job.output.exists()]
-    if there and not overwrite:
-        more = f", and {len(there) - 1} more" if len(there) > 1 else ""
-        raise OutputError(f"{there[0]}: exists already{more}; -f overwrites")
-
-
 class Sink(Protocol):
     """Takes blocks (channels, n)."""
 
@@ -371,12 +308,12 @@ class FileDenoiser:
 
     def run(self, job: Job, overwrite: bool = False, heard: Callable[[float], object] = lambda seconds: None) -> Report:
         """One file: whole in the end, or not there."""
-        source = from_file(job.source)
+        source = open_source(job.source)
         seconds = (source.frames or 0) / source.rate
         key = (source.rate, source.channels, seconds >= LONG)
         denoiser = self._ready.pop(key, None) or self.options.open(source.rate, source.channels, seconds)
         make_folder(job.output.parent)
-        with FileSink(job.output, source.layout, source.frames or 0, overwrite) as sink:
+        with open_sink(job, source.layout, source.frames or 0, overwrite) as sink:
             report = denoise_stream(source, sink, denoiser, str(job.output), heard)
         self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something
         return report
@@ -429,16 +366,18 @@ def before_and_after(
     """Write a PNG of the first minute of two sound files of one rate, the mean of their channels."""
     signals = {"before": _beginning(before), "after": _beginning(after)}
     try:
-        save_png(path, signals, info(before).rate, overwrite=overwrite)
+        save_png(path, signals, open_source(before).rate, overwrite=overwrite)
     except AudioError as error:
         raise OutputError(str(error)) from error
 
 
 def _beginning(path: str | os.PathLike[str]) -> NDArray[np.float32]:
     pieces = [np.zeros(0, np.float32)]
-    for block in blocks(path, info(path).rate):
+    source, taken = open_source(path), 0
+    for block in source.blocks:
         pieces.append(block.mean(axis=0, dtype=np.float32))
-        if len(pieces) > LONGEST:
+        taken += block.shape[1]
+        if taken > LONGEST * source.rate:
             break
-    x = np.concatenate(pieces)
+    x = np.concatenate(pieces)[: LONGEST * source.rate]
     return np.pad(x, (0, max(0, SHORTEST - len(x))))

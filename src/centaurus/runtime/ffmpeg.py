@@ -1,0 +1,162 @@
+"""Formats that libsndfile does not know (m4a, mp4, mkv, webm …), by the ffmpeg program if it is on the PATH."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centaurus.audio import AudioError
+from centaurus.runtime.io import Encoding, Layout, OutputError, Reader, Source, encode
+from centaurus.system import replacing
+
+# ffmpeg's name of each container, by suffix.
+AUDIO = {".m4a": "ipod", ".aac": "adts", ".wma": "asf", ".mka": "matroska"}
+VIDEO = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm", ".avi": "avi"}
+CONTAINERS = AUDIO | VIDEO
+QUIET = ("-nostdin", "-hide_banner", "-loglevel", "error")
+LOCAL = ("-protocol_whitelist", "file,pipe")  # a playlist may name other places: those are not read
+_DURATION = re.compile(r"Duration: (\d+):(\d\d):(\d\d(?:\.\d+)?)")
+
+
+def is_container(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one for ffmpeg, by its suffix."""
+    return Path(path).suffix.lower() in CONTAINERS
+
+
+def program(path: str | os.PathLike[str]) -> str:
+    """Where ffmpeg is; without it, an error that says so about the file."""
+    found = shutil.which("ffmpeg")
+    if found is None:
+        raise AudioError(f"{path}: {Path(path).suffix} files need the ffmpeg program, which is not on the PATH")
+    return found
+
+
+def is_available() -> bool:
+    """Whether ffmpeg is on the PATH."""
+    return shutil.which("ffmpeg") is not None
+
+
+def seconds(path: str | os.PathLike[str]) -> float:
+    """How long a file says that it is; 0 where it does not."""
+    command = [program(path), "-nostdin", "-hide_banner", *LOCAL, "-i", _file(path)]
+    told = subprocess.run(command, capture_output=True, check=False).stderr.decode(errors="replace")
+    match = _DURATION.search(told)
+    return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else 0.0
+
+
+def from_container(path: str | os.PathLike[str]) -> Source:
+    """The first audio track of a file, decoded as it is read."""
+    if not Path(path).is_file():
+        raise AudioError(f"{path}: no such file")
+    command = [program(path), *QUIET, *LOCAL, "-i", _file(path), "-map", "0:a:0", "-c:a", "pcm_f32le", "-f", "wav", "-"]
+    complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process' blocks)
+    process: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints)
+    assert process.stdout is not None
+    try:
+        reader = Reader(cast(BinaryIO, process.stdout), name=str(path))
+    except AudioError as error:
+        process.stdout.close()
+        process.wait()
+        raise AudioError(f"{path}: no audio could be decoded: {_last(complaints)}") from error
+    return Source(str(path), Layout(reader.layout.rate, reader.layout.channels), _blocks(reader, process, complaints))
+
+
+def _blocks(reader: Reader, process: subprocess.Popen[bytes], complaints: Any) -> Iterator[NDArray[np.float32]]:
+    assert process.stdout is not None
+    try:
+        yield from reader
+        if process.wait():
+            raise AudioError(f"{reader.name}: could not be decoded to its end: {_last(complaints)}")
+    finally:
+        process.stdout.close()
+        process.kill()
+        process.wait()
+        complaints.close()
+
+
+class ContainerSink:
+    """Audio into a container that ffmpeg writes; video and subtitles of ``original`` are copied beside it.
+
+    The file appears whole or not at all.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        layout: Layout,
+        original: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.path, self.layout = Path(path), layout
+        if self.path.exists() and not overwrite:
+            raise OutputError(f"{path}: exists already; -f overwrites")
+        if not self.path.parent.is_dir():
+            raise OutputError(f"{path}: there is no folder {self.path.parent}")
+        suffix = self.path.suffix.lower()
+        keeps = original is not None and suffix in VIDEO and Path(original).suffix.lower() in VIDEO
+        raw = ["-f", "f32le", "-ar", str(layout.rate), "-ac", str(layout.channels), "-i", "pipe:0"]
+        other = [*LOCAL, "-i", _file(original)] if keeps and original is not None else []
+        copied = ["-map", "1:v?", "-map", "1:s?", "-c:v", "copy", "-c:s", "copy"] if keeps else []
+        self._stack = ExitStack()
+        self._complaints = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        temporary = self._stack.enter_context(replacing(self.path))
+        target = ["-f", CONTAINERS[suffix], "-y", _file(temporary)]
+        command = [program(path), *QUIET[1:], *raw, *other, "-map", "0:a", *copied, *target]
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._complaints
+        )
+
+    def write(self, x: NDArray[np.float32]) -> None:
+        """Append a block (channels, n)."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(encode(x, Encoding.F32))
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        failure: BaseException | None = error
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            failure = failure or self._failure()
+        if error is not None:
+            self._process.kill()
+        if self._process.wait() and failure is None:
+            failure = self._failure()
+        # An error leaves through the stack, so that the temporary file is removed and nothing takes its name.
+        self._stack.__exit__(type(failure) if failure else None, failure, None)
+        if failure is not None and error is None:
+            raise failure
+
+    def _failure(self) -> OutputError:
+        self._process.wait()
+        return OutputError(f"{self.path}: could not be written by ffmpeg: {_last(self._complaints)}")
+
+
+def _file(path: str | os.PathLike[str]) -> str:
+    """As an absolute file: ffmpeg takes names such as ``concat:…`` for something else."""
+    return f"file:{Path(path).absolute()}"
+
+
+def _last(complaints: Any) -> str:
+    complaints.seek(0)
+    lines = complaints.read().decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "it says nothing about why"

@@ -1,0 +1,141 @@
+"""Which file goes where: the names of results for files and folders, settled before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from centaurus.audio import AudioError
+from centaurus.runtime import ffmpeg
+from centaurus.runtime.io import FileSink, Layout, OutputError, Source, from_file
+
+KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
+MODELS = {".onnx", ".safetensors", ".pt", ".pth", ".ckpt"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to read and one to write."""
+
+    source: Path
+    output: Path
+
+
+@dataclass
+class Inputs:
+    """Audio files in order, each with its name below the input that it came from, and files that were skipped."""
+
+    files: list[tuple[Path, Path, Path]] = field(default_factory=list)  # file, input it came from, name below that
+    skipped: dict[Path, str] = field(default_factory=dict)
+
+
+def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None) -> Inputs:
+    """The audio files of files and folders; what lies in ``output`` is not among them.
+
+    A folder may hold anything: what is not audio is skipped and named. A file that was named itself must be audio.
+    """
+    found = Inputs()
+    for path in map(Path, inputs):
+        if path.is_dir():
+            _walk(path, found, None if output is None else Path(output).resolve())
+        else:
+            if path.suffix.lower() in MODELS:
+                raise AudioError(f"{path}: is a model, not audio: give it with --model")
+            found.files.append((path, path, Path(path.name)))
+    return found
+
+
+def _walk(folder: Path, found: Inputs, output: Path | None) -> None:
+    before = len(found.files)
+    for path in sorted(folder.rglob("*")):
+        below = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in below.parts)
+        inside = output is not None and output != folder.resolve() and path.resolve().is_relative_to(output)
+        if not path.is_file() or hidden or inside:
+            continue
+        if path.suffix.lower() in KINDS or (ffmpeg.is_container(path) and ffmpeg.is_available()):
+            found.files.append((path, folder, below))
+        else:
+            found.skipped[path] = "needs ffmpeg, which is not on the PATH" if ffmpeg.is_container(path) else "not audio"
+    if len(found.files) == before:
+        kinds = ", ".join(sorted(KINDS | (set(ffmpeg.CONTAINERS) if ffmpeg.is_available() else set())))
+        raise AudioError(f"{folder}: holds no audio files ({kinds})")
+
+
+def plan_jobs(
+    inputs: Sequence[str | os.PathLike[str]],
+    output: str | None = None,
+    overwrite: bool = False,
+    mark: str = ".denoised",
+    suffix: str | None = None,
+) -> tuple[list[Job], dict[Path, str]]:
+    """A job for every audio file, and the files that are skipped with the reason.
+
+    Without ``output`` the name of an input gets ``mark``: ``talk.mp3`` becomes ``talk.denoised.mp3``, ``talks/``
+    becomes ``talks.denoised/`` with the names inside kept. Results have the format of their input, or ``suffix``.
+    Nothing that exists is replaced unless ``overwrite``.
+    """
+    target = output
+    if output is None and len(inputs) == 1 and Path(inputs[0]).is_dir():
+        target = str(_marked(Path(inputs[0]).resolve(), mark, None))
+    found = find_inputs(inputs, target)
+    single = len(inputs) == 1 and not Path(inputs[0]).is_dir()
+    if output is not None and single and not _is_folder(output):
+        jobs = [Job(found.files[0][0], Path(output))]
+    else:
+        if output is not None:
+            _check_folder(output, suffix)
+        jobs = [Job(path, _named(path, origin, below, output, mark, suffix)) for path, origin, below in found.files]
+    _check(jobs, overwrite)
+    return jobs, found.skipped
+
+
+def _named(path: Path, origin: Path, below: Path, output: str | None, mark: str, suffix: str | None) -> Path:
+    inner = below.with_suffix(suffix) if suffix else below
+    if output is not None:
+        return Path(output) / inner
+    if path == origin:
+        return _marked(path, mark, suffix)
+    return _marked(origin.resolve(), mark, None) / inner
+
+
+def _marked(path: Path, mark: str, suffix: str | None) -> Path:
+    """``talk.mp3`` as ``talk.denoised.mp3``; a folder has no suffix, whatever dots its name has."""
+    if path.is_dir():
+        return path.with_name(path.name + mark)
+    return path.with_name(f"{path.stem}{mark}{suffix or path.suffix}")
+
+
+def _is_folder(output: str) -> bool:
+    return output.endswith(("/", os.sep)) or Path(output).is_dir()
+
+
+def _check_folder(output: str, suffix: str | None) -> None:
+    named = Path(output).suffix.lower()
+    if not _is_folder(output) and (named in KINDS or named in ffmpeg.CONTAINERS or named == suffix):
+        raise OutputError(f"{output}: is one file for several results: name a folder with -o, such as {output}/")
+
+
+def _check(jobs: Sequence[Job], overwrite: bool) -> None:
+    twice = [path for path, count in Counter(job.output for job in jobs).items() if count > 1]
+    if twice:
+        raise OutputError(f"{twice[0]}: would be written twice, by different inputs: give another folder with -o")
+    there = [job.output for job in jobs if job.output.exists()]
+    if there and not overwrite:
+        more = f", and {len(there) - 1} more" if len(there) > 1 else ""
+        raise OutputError(f"{there[0]}: exists already{more}; -f overwrites")
+
+
+def open_source(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
+    """Any file with audio in blocks: by libsndfile, or by ffmpeg where its suffix is one for that."""
+    return ffmpeg.from_container(path) if ffmpeg.is_container(path) else from_file(path, seconds)
+
+
+def open_sink(job: Job, layout: Layout, frames: int = 0, overwrite: bool = False) -> FileSink | ffmpeg.ContainerSink:
+    """The file to write; a video keeps its pictures."""
+    if ffmpeg.is_container(job.output):
+        return ffmpeg.ContainerSink(job.output, layout, job.source, overwrite)
+    return FileSink(job.output, layout, frames, overwrite)

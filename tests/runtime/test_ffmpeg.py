@@ -1,0 +1,146 @@
+"""Containers by ffmpeg: audio in and out, pictures kept, and errors that say what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from centaurus.audio import AudioError
+from centaurus.runtime import ffmpeg
+from centaurus.runtime.denoise import FileDenoiser, Options
+from centaurus.runtime.io import Layout, OutputError
+from centaurus.runtime.jobs import Job, plan_jobs
+from tests.runtime.test_denoise import echo
+
+__all__ = ["echo"]
+
+
+def ffmpeg_program() -> str | None:
+    found = shutil.which("ffmpeg")
+    if found is None:
+        try:
+            import imageio_ffmpeg
+        except ModuleNotFoundError:
+            return None
+        found = str(imageio_ffmpeg.get_ffmpeg_exe())
+    return found
+
+
+PROGRAM = ffmpeg_program()
+needs_ffmpeg = pytest.mark.skipif(PROGRAM is None, reason="ffmpeg is not installed")
+
+
+@pytest.fixture
+def on_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A PATH that has ffmpeg."""
+    folder = tmp_path_factory.mktemp("bin")
+    assert PROGRAM is not None
+    (folder / "ffmpeg").symlink_to(PROGRAM)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return str(folder / "ffmpeg")
+
+
+@pytest.fixture
+def no_ffmpeg(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("empty")))
+
+
+def tone(path: Path, program: str, *more: str) -> Path:
+    """Half a second of a tone, by ffmpeg."""
+    made = ["-f", "lavfi", "-i", "sine=frequency=440:sample_rate=44100:duration=0.5"]
+    subprocess.run([program, "-loglevel", "error", *made, *more, str(path)], check=True)
+    return path
+
+
+@needs_ffmpeg
+@pytest.mark.usefixtures("echo")
+@pytest.mark.parametrize("suffix", [".m4a", ".mka", ".webm"])
+def test_audio_comes_back_in_its_container(suffix: str, on_path: str, tmp_path: Path) -> None:
+    source = tone(tmp_path / f"talk{suffix}", on_path)
+    [job], _ = plan_jobs([source])
+    assert job.output.name == f"talk.denoised{suffix}"
+    report = FileDenoiser(Options()).run(job)
+    assert report.seconds == pytest.approx(0.5, abs=0.1)  # codecs add a little at the ends
+    assert ffmpeg.seconds(job.output) == pytest.approx(0.5, abs=0.1)
+    before, after = (np.concatenate(list(ffmpeg.from_container(p).blocks), 1) for p in (source, job.output))
+    assert np.std(after) == pytest.approx(np.std(before) / 2, rel=0.1)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"talk.denoised{suffix}", source.name]
+
+
+@needs_ffmpeg
+@pytest.mark.usefixtures("echo")
+def test_a_video_keeps_its_pictures(on_path: str, tmp_path: Path) -> None:
+    pictures = ["-f", "lavfi", "-i", "testsrc=size=64x64:rate=10:duration=0.5", "-shortest"]
+    source = tone(tmp_path / "talk.mp4", on_path, *pictures)
+    FileDenoiser(Options()).run(Job(source, tmp_path / "clean.mkv"))
+    streams = [hashes(on_path, path) for path in (source, tmp_path / "clean.mkv")]
+    assert streams[0] == streams[1]
+    FileDenoiser(Options()).run(Job(source, tmp_path / "clean.wav"))
+    assert soundfile.info(tmp_path / "clean.wav").subtype == "PCM_16"
+
+
+def hashes(program: str, path: Path) -> str:
+    """The checksum of the pictures as they are stored."""
+    command = [program, "-loglevel", "error", "-i", str(path), "-map", "0:v", "-c", "copy", "-f", "streamhash", "-"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@needs_ffmpeg
+def test_what_holds_no_audio_is_refused(on_path: str, tmp_path: Path) -> None:
+    broken = tmp_path / "talk.mp4"
+    broken.write_bytes(b"this is not a film" * 100)
+    with pytest.raises(AudioError, match=r"talk\.mp4: no audio could be decoded: .*[Ii]nvalid"):
+        ffmpeg.from_container(broken)
+    playlist = tmp_path / "list.mp4"
+    playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
+    with pytest.raises(AudioError, match="no audio could be decoded"):
+        ffmpeg.from_container(playlist)
+
+
+@needs_ffmpeg
+@pytest.mark.usefixtures("on_path")
+def test_a_result_that_fails_is_not_there(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with ffmpeg.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1)) as sink:
+            sink.write(np.zeros((1, 16_000), np.float32))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "x.m4a").write_bytes(b"mine")
+    with pytest.raises(OutputError, match="exists already"):
+        ffmpeg.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1))
+
+
+@pytest.mark.usefixtures("no_ffmpeg")
+def test_without_ffmpeg_the_error_says_so(tmp_path: Path) -> None:
+    for name in ("talk.m4a", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    soundfile.write(tmp_path / "talk.wav", np.zeros(100), 16_000)
+    with pytest.raises(AudioError, match=r"talk\.m4a: \.m4a files need the ffmpeg program, which is not on the PATH"):
+        ffmpeg.from_container(tmp_path / "talk.m4a")
+    jobs, skipped = plan_jobs([tmp_path], str(tmp_path / "out"))
+    assert [job.source.name for job in jobs] == ["talk.wav"]
+    reasons = {path.name: why for path, why in skipped.items()}
+    assert reasons == {"talk.m4a": "needs ffmpeg, which is not on the PATH", "notes.txt": "not audio"}
+
+
+def test_one_file_for_several_results_is_an_error(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.mp3"):
+        (tmp_path / name).write_bytes(b"x")
+    paths = [tmp_path / "a.wav", tmp_path / "b.mp3"]
+    with pytest.raises(OutputError, match=r"out\.wav: is one file for several results"):
+        plan_jobs(paths, str(tmp_path / "out.wav"))
+    with pytest.raises(OutputError, match="is one file for several results"):
+        plan_jobs([tmp_path], str(tmp_path / "out.wav"))
+    assert [job.output.name for job in plan_jobs(paths)[0]] == ["a.denoised.wav", "b.denoised.mp3"]
+    assert {job.output.parent.name for job in plan_jobs([tmp_path])[0]} == {tmp_path.name + ".denoised"}
+    with pytest.raises(AudioError, match=r"net\.onnx: is a model, not audio: give it with --model"):
+        plan_jobs([tmp_path / "net.onnx"])
