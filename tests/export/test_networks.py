@@ -152,7 +152,7 @@ def test_a_batch_of_one_that_is_baked_in_is_found(tmp_path: Path, monkeypatch: p
         if shape.dtype == np.int64 and shape.size > 2 and shape[0] == 0:
             x.CopyFrom(onnx.numpy_helper.from_array(np.concatenate([[1], shape[1:]]), x.name))
     monkeypatch.setattr(write, "build", lambda *given: model.SerializeToString())
-    with pytest.raises(SessionError, match=r"cannot be run|failed"):
+    with pytest.raises(SessionError, match=r"cannot be run|will not be run|failed"):
         ct.export_onnx(net, tmp_path / "net.onnx", chunk=2048)
     assert not list(tmp_path.iterdir())
 
@@ -161,8 +161,3 @@ def test_a_batch_of_one_that_is_baked_in_is_found(tmp_path: Path, monkeypatch: p
 def test_chunks_are_whole_hops(chunk: int, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"multiple of the hop 256, got {chunk}"):
         ct.export_onnx(network("kws-hybrid-2"), tmp_path / "net.onnx", chunk)
-
-
-def test_only_networks_are_exported(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="got SSM"):
-        ct.export_onnx(ct.SSM("full", 1), tmp_path / "net.onnx")  # type: ignore[arg-type]
