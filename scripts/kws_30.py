@@ -1,74 +1,104 @@
-"""Train `kws-30`, the keyword spotter that ships: thirty words and a class for everything else.
+"""Train `kws-30` and `wake-computer`, the spotters that ship, on streams of mel frames.
 
-    python scripts/kws_30.py DATA RUN [key=value ...]
+    python scripts/kws_30.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 60
+    python scripts/kws_30.py OUT.safetensors --word computer --words FOLDER … --start kws-30 --minutes 15
 
-DATA holds the packs kws, librispeech, vctk and noise (docs/data.md), RUN is a new folder. First a teacher that does not
-ship (RUN/teacher.onnx, unless teacher=FILE gives another), then with its answers the words by themselves (RUN/words),
-then, more gently, after other sound as in a stream (RUN/live); a part of the weights of the second in those of the
-first costs hardly a clip and saves alarms. Every setting can be overridden; `start=kws-30 minutes=600` goes on from the
-model that ships, `network=kws-hybrid-2` trains a smaller one. Afterwards `centaurus eval RUN/kws-30.safetensors`
-measures it; in src/centaurus/pretrained, `make models` ships it.
+FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
+noise a pack or any folder. With ``--word`` one word is told from everything else. Frames of background weigh more and
+more, states are carried from stream to stream in the last third, and the weights are an exponential average.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from dataclasses import replace
+import argparse
+import math
+import time
 from pathlib import Path
 
-from stages import save_mean, shorter, train
-from teacher import teach
+import torch
+from mel_streams import MelStreams, sounds_of, words_of
+from torch import nn
 
-from centaurus.recipes.kws import KeywordSettings
-from centaurus.train.config import override
+from centaurus.data import Corpus, open_corpus
+from centaurus.data.examples.keywords import without_words
+from centaurus.decode.keywords import BACKGROUND
+from centaurus.layer import State, map_state, reset
+from centaurus.models import Classifier, classifier, save
+from centaurus.nn import Serial
+from centaurus.recipes.launch import go_on_from
+from centaurus.train.optim import Average, muon, set_rate
 
-SHARES = {"words": 0.7, "live": 0.3}
-SETTINGS = KeywordSettings(
-    network="kws-hybrid-4",
-    dc_block=True,
-    words="30",
-    background=0.1,
-    tuned=4,
-    smoothing=0.02,
-    minutes=180,
-    batch=64,
-    lr=5e-3,
-    decay=0.05,
-    warmup=0.03,
-    before=0.03,
-    speed=0.12,
-    gain_db=12.0,
-    shift=0.1,
-    noisy=0.2,
-    tone_db=6.0,
-    mixed=0.2,
-    optimizer="muon",
-    dropout=0.0,
-    losses="cross_entropy:0.3, taught:1",
-    validations=12,
-    workers=0,
-)
+ROWS, DECAY, POSITIVE, SMOOTHING = 32, 0.02, 3.0, 0.05
+CARRIED = 0.65  # from this share of training on states go from stream to stream
+RESET = 4  # rows of a batch whose state starts anew
 
 
-def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings:
-    """The settings with a teacher, which takes a quarter as long to train."""
-    if not settings.teacher and not path.is_file():
-        if "RANK" in os.environ:
-            raise ValueError("many processes need teacher=FILE: one of them would train it while the others wait")
-        varied = replace(settings, batch=64, lr=5e-3, background=0.15, speed=0.15, gain_db=10.0, noisy=0.3, mixed=0.0)
-        teach(replace(shorter(varied, 0.25), before=0.0), data, path)
-    return replace(settings, teacher=settings.teacher or str(path))
+def train(net: Classifier, streams: MelStreams, minutes: float, lr: float, negatives: float) -> Classifier:
+    """Train for so many minutes; the average of the weights."""
+    body = Serial({name: layer for name, layer in net.body.named_children() if name != "front"})  # type: ignore[misc]
+    optimizer, average = muon(net, lr, DECAY), Average(net, 0.998)
+    begin, step, state = time.monotonic(), 0, None
+    while (progress := (time.monotonic() - begin) / 60 / minutes) < 1:
+        set_rate(optimizer, lr * min(1, step / 50) * (0.49 * (1 + math.cos(math.pi * progress)) + 0.02))
+        x, labels, weights = streams.batch(ROWS, 0.3 + 0.2 * min(1, 1.5 * progress))
+        if progress < CARRIED:
+            logits = body(x)
+        else:
+            logits, state = body.step(x, carried(state, streams))
+        logits = logits.roll(1, 1)  # the background is the last class, and label 0 of the streams
+        more = torch.where(labels > 0, POSITIVE, 1 + (negatives - 1) * min(1, 1.5 * progress)) * weights
+        each = nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=SMOOTHING)
+        loss = (each * more).sum() / more.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        average.update(net, step)
+        if step % 100 == 0:
+            print(f"{step} updates, {progress:.0%}, loss {loss.item():.3f}", flush=True)
+    return average.net
 
 
-def live(settings: KeywordSettings) -> KeywordSettings:
-    """The second stage: half a second of other sound before each word, so that a stream's past is nothing new."""
-    return replace(shorter(settings, 0.15), before=0.5, noisy=0.5, background=0.2, lr=0.3 * settings.lr, tuned=0)
+def carried(state: State | None, streams: MelStreams) -> State | None:
+    """The state after the last batch without its gradients, zero in some rows."""
+    if state is None:
+        return None
+    rows = [int(k) for k in streams.rng.integers(ROWS, size=RESET)]
+    return reset(map_state(lambda x: x.detach(), state), rows)
+
+
+def main() -> None:
+    """Read, train, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--words", type=Path, required=True)
+    parser.add_argument("--speech", type=Path, nargs="+", required=True)
+    parser.add_argument("--noise", type=Path, required=True)
+    parser.add_argument("--word", help="one word against everything else")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--negatives", type=float, default=3.0, help="weight of the background at the end")
+    parser.add_argument("--start", default="", help="a model of the same table to go on from")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    words = open_corpus(given.words, ("train",), ("word",))
+    names = [given.word] if given.word else list(words.values("word"))
+    speech = [free(open_corpus(folder, ("train",), ("speech",)), names) for folder in given.speech]
+    noise = open_corpus(given.noise, ("train",), ("noise",))
+    labels = {name: k + 1 for k, name in enumerate(names)}
+    streams = MelStreams(
+        words_of(words, labels), sounds_of(speech), sounds_of([noise]), positive=0.6 if given.word else None
+    )
+    net = classifier("kws-mel", [*names, BACKGROUND])
+    go_on_from(given.start, net)
+    save(train(net, streams, given.minutes, given.lr, given.negatives), given.out)
+
+
+def free(speech: Corpus, names: list[str]) -> Corpus:
+    """The clips without the words; where there are no transcripts, all of them."""
+    return without_words(speech, names) if speech.values("transcript") else speech
 
 
 if __name__ == "__main__":
-    data, out, *pairs = sys.argv[1:]
-    words = taught(override(SETTINGS, pairs), Path(data), Path(out) / "teacher.onnx")
-    train("kws", {"words": words, "live": live(words)}, Path(data), Path(out))
-    ends = {Path(out) / stage / "last.safetensors": share for stage, share in SHARES.items()}
-    print(save_mean(ends, Path(out) / "kws-30.safetensors"))
+    main()

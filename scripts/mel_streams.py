@@ -1,0 +1,229 @@
+"""Streams of words for training, composed of mel frames instead of samples: about eight times cheaper.
+
+Recordings become log mel power once. A stream is then a sum of powers with gains, in which words are faster or slower,
+higher or lower, in a room, in noise, with a random phase between word and noise where both are audible. The network
+sees what its own mel row gives, within rounding where there is one sound and nearly so where there are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from centaurus.data import Corpus
+from centaurus.data.examples.phrases import bounds
+from centaurus.data.noise import coloured, hum
+from centaurus.models.tables import CLASSIFIERS, SpotterTable
+from centaurus.nn import Analysis
+from centaurus.nn.spectral import LOG_FLOOR, LOG_SCALE, mel_filters
+
+Frames = NDArray[np.float32]
+TABLE = CLASSIFIERS["kws-mel"]
+assert isinstance(TABLE, SpotterTable)
+RATE = 16_000
+ROW, STACK = TABLE.blocks[0], TABLE.stack
+BINS, BANDS, HOP = ROW.window // 2 + 1, ROW.channels, ROW.resample
+FILTERS = mel_filters(BINS, BANDS, RATE, TABLE.low, TABLE.high).float()
+PER_SECOND = RATE / HOP
+WARPS = np.linspace(0.86, 1.14, 15)  # factors of pitch
+EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a word: label, and no weight around it
+LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
+
+
+@torch.no_grad()
+def log_mel(x: NDArray[np.float32]) -> NDArray[np.float16]:
+    """Log band powers (frames, bands) of samples (t,)."""
+    spectra = Analysis(ROW.window, HOP)(torch.from_numpy(x[: len(x) // HOP * HOP])[None, None])[0]
+    power = spectra[:BINS].square() + spectra[BINS:].square()
+    return np.asarray((FILTERS @ power + 1e-11).log().T.half().numpy())
+
+
+@dataclass(frozen=True)
+class Word:
+    """Frames of a word with a little around it, its label (0 is the background), and the frame in which it ends."""
+
+    frames: NDArray[np.float16]
+    label: int
+    end: float
+
+
+def words_of(corpus: Corpus, labels: dict[str, int]) -> list[Word]:
+    """Every clip of a corpus of words, cut to its word; words without a label are background."""
+    found = []
+    for clip in corpus:
+        x = corpus.load(clip)
+        first, last = bounds(x)
+        before = max(0, first - 3 * HOP)
+        frames = log_mel(np.pad(x[before : last + 6 * HOP], (0, HOP)))
+        found.append(Word(frames, labels.get(clip.labels["word"], 0), (last - before) / HOP + 0.5))
+    return found
+
+
+def sounds_of(corpora: Iterable[Corpus]) -> list[NDArray[np.float16]]:
+    """Frames of every clip that is long enough to matter."""
+    every = (log_mel(corpus.load(clip)) for corpus in corpora for clip in corpus)
+    return [frames for frames in every if len(frames) >= 20]
+
+
+def warp(factor: float) -> NDArray[np.float32]:
+    """A matrix (bands, bands) that moves log mel bands along frequency by a factor."""
+    ends = [2595 * np.log10(1 + hertz / 700) for hertz in (TABLE.low, TABLE.high)]
+    hertz = 700 * (10 ** (np.linspace(*ends, BANDS + 2)[1:-1] / 2595) - 1)
+    place = np.interp(hertz / factor, hertz, np.arange(BANDS))
+    low = np.clip(np.floor(place).astype(int), 0, BANDS - 2)
+    matrix = np.zeros((BANDS, BANDS), np.float32)
+    matrix[low, np.arange(BANDS)] = 1 - (place - low)
+    matrix[low + 1, np.arange(BANDS)] += place - low
+    return matrix
+
+
+class MelStreams:
+    """Batches of streams of ``frames`` network frames, drawn at random for ever.
+
+    ``negative`` is the share of streams with other speech, ``positive`` the share of words that are drawn from those
+    with a label where only a few have one.
+    """
+
+    def __init__(
+        self,
+        words: list[Word],
+        speech: list[NDArray[np.float16]],
+        noise: list[NDArray[np.float16]],
+        frames: int = 192,
+        positive: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.words, self.speech, self.noise, self.positive = words, speech, noise, positive
+        self.labelled = [word for word in words if word.label]
+        self.others = [word for word in words if not word.label]
+        self.frames, self.length = frames, frames * STACK
+        samples = self.length * HOP
+        steady = [coloured(self.rng, samples, slope) for slope in (0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0)]
+        steady += [hum(self.rng, samples, mains) for mains in (50.0, 60.0, 100.0)]
+        self.steady = [np.exp(log_mel(np.float32(x / x.std())).astype(np.float32)) for x in steady]
+        self.warps = [warp(factor) for factor in WARPS]
+        self.spread = (0.7 / np.sqrt(np.maximum(1, FILTERS.sum(1).numpy()))).astype(np.float32)
+        self._order: list[int] = []
+
+    def batch(self, rows: int, negative: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Features (rows, bands, t) as the network's mel row gives them, labels and weights (rows, frames)."""
+        made = [self._stream(negative) for _ in range(rows)]
+        x, labels, weights = (np.stack(parts) for parts in zip(*made, strict=True))
+        for row in x:
+            if self.rng.random() < 0.4:  # a band of frequencies without information
+                width = int(self.rng.integers(1, 8))
+                first = int(self.rng.integers(BANDS - width))
+                row[:, first : first + width] = row[:, first : first + width].mean()
+        return torch.from_numpy(x).mT.contiguous(), torch.from_numpy(labels), torch.from_numpy(weights)
+
+    def _next(self) -> Word:
+        if self.positive is not None:
+            pool = self.labelled if self.rng.random() < self.positive else self.others
+            return pool[int(self.rng.integers(len(pool)))]
+        if not self._order:
+            self._order = self.rng.permutation(len(self.words)).tolist()
+        return self.words[self._order.pop()]
+
+    def _word(self) -> tuple[int, Frames, float]:
+        r, word = self.rng, self._next()
+        frames = word.frames.astype(np.float32)
+        which = int(r.integers(len(WARPS)))
+        speed = WARPS[which] * r.uniform(0.95, 1.05)
+        if r.random() < 0.75:
+            frames = frames @ self.warps[which]
+        count = max(8, int(len(frames) / speed))
+        place = np.minimum((np.arange(count) + r.random()) * speed, len(frames) - 1.001)
+        low = place.astype(int)
+        part = (place - low)[:, None].astype(np.float32)
+        power = np.exp(frames[low] * (1 - part) + frames[low + 1] * part + self._tone())
+        loud = np.sort(power.sum(1))[-max(4, count // 3) :].mean()
+        level = 10 ** (r.uniform(-33, -12) / 10) * LEVEL_SCALE / loud
+        power *= level if r.random() < 0.7 else 10 ** (r.uniform(-10, 3) / 10)
+        if r.random() < 0.3:
+            power = self._room(power)
+        return word.label, power.astype(np.float32), word.end / speed
+
+    def _room(self, power: Frames) -> Frames:
+        """The tail of a room: power that decays by 60 dB in 0.15 to 0.7 s."""
+        decay = np.exp(-13.8 / PER_SECOND / self.rng.uniform(0.15, 0.7))
+        share = (1 - decay) * 10 ** (self.rng.uniform(-12, 0) / 10)
+        y = np.concatenate([power, np.zeros((8, BANDS), np.float32)])
+        tail = np.zeros(BANDS)
+        for k in range(1, len(y)):
+            tail = decay * tail + share * y[k - 1]
+            y[k] += tail
+        return y
+
+    def _tone(self) -> Frames:
+        """Another microphone: a smooth curve over the bands, in log power."""
+        r = self.rng
+        if r.random() < 0.4:
+            return np.zeros(BANDS, np.float32)
+        u = np.linspace(-1, 1, BANDS)
+        wave = np.cos(np.pi * u * r.uniform(0.5, 3) + r.uniform(0, 2 * np.pi))
+        return (r.uniform(-0.7, 0.7) * u + r.uniform(-0.5, 0.5) * wave).astype(np.float32)
+
+    def _stream(self, negative: float) -> tuple[Frames, NDArray[np.int64], Frames]:
+        r = self.rng
+        power = np.zeros((self.length, BANDS), np.float32)
+        labels, weights = np.zeros(self.frames, np.int64), np.ones(self.frames, np.float32)
+        at, level = round(r.uniform(0, 0.6) * PER_SECOND), -25.0
+        if r.random() < negative:
+            level = r.uniform(-34, -13)
+            at = self._talk(power, level) + round(r.uniform(0.1, 1) * PER_SECOND)
+        loudness = self._say(power, labels, weights, at)
+        if r.random() < 0.85:
+            power = self._noisy(power, loudness or 10 ** (level / 10) * LEVEL_SCALE)
+        return LOG_SCALE * np.log(np.maximum(power, 0) + LOG_FLOOR, dtype=np.float32), labels, weights
+
+    def _talk(self, power: Frames, level: float) -> int:
+        """Other speech, all along or up to where words may come; where it ends."""
+        r = self.rng
+        end = self.length if r.random() < 0.6 else round(r.uniform(0.3, 0.8) * self.length)
+        at, tone = -round(r.uniform(0, 3) * PER_SECOND), self._tone()
+        while at < end:
+            x = self.speech[int(r.integers(len(self.speech)))].astype(np.float32)
+            factor = 10 ** (level / 10) * LEVEL_SCALE / max(float(np.exp(x).sum(1).mean()), 1e-7)
+            x, at = x[max(0, -at) :], max(0, at)
+            piece = np.exp(x[: end - at] + tone) * factor
+            power[at : at + len(piece)] += piece
+            at += len(x) + round(r.exponential(0.3) * PER_SECOND)
+        return end
+
+    def _say(self, power: Frames, labels: NDArray[np.int64], weights: Frames, at: int) -> float:
+        """Words from ``at`` on with their labels; their mean power."""
+        r, loudness = self.rng, []
+        pauses = (0.12, 0.8) if r.random() < 0.7 else (0.3, 4.0)
+        while at < self.length - 20:
+            label, x, end = self._word()
+            if r.random() < 0.08:  # a part of a word is not the word
+                cut = max(3, int(end * r.uniform(0.2, 0.45)))
+                x, label = (x[:cut] if r.random() < 0.6 else x[max(0, int(end) - cut) :]), 0
+            piece = x[: self.length - at]
+            power[at : at + len(piece)] += piece
+            loudness.append(float(x.sum(1).mean()))
+            place = (at + end) / STACK
+            first, last = round(place - EARLY), round(place + LATE) + 1
+            if label and first < self.frames:
+                weights[max(0, first - UNSURE) : last + UNSURE] = 0
+                labels[first:last], weights[first:last] = label, 1
+            at += int(end + r.uniform(*pauses) * PER_SECOND)
+        return float(np.mean(loudness)) if loudness else 0.0
+
+    def _noisy(self, power: Frames, loudness: float) -> Frames:
+        r = self.rng
+        if r.random() < 0.6 and self.noise:
+            x = self.noise[int(r.integers(len(self.noise)))]
+            first = int(r.integers(max(1, len(x) - self.length)))
+            noise = np.resize(np.exp(x[first : first + self.length].astype(np.float32)), power.shape)
+        else:
+            noise = np.roll(self.steady[int(r.integers(len(self.steady)))], int(r.integers(self.length)), axis=0)
+        wanted = max(1e-7, loudness * 10 ** (-r.uniform(3, 45) / 10))
+        noise = noise * np.float32(wanted / max(float(noise.sum(1).mean()), 1e-9))
+        phase = np.clip(r.standard_normal(power.shape, np.float32) * self.spread, -0.95, 0.95)
+        return power + noise + 2 * np.sqrt(power * noise) * phase
