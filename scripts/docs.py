@@ -3,7 +3,7 @@
 The file tree of docs/architecture.md has a line for each file, the first of its docstring. A figure stands between two
 comments that say which JSON file it is from, so that no page can contradict another:
 
-    <!--figure models/kws-30.json accuracy.0 {:.1%}-->93.9%<!--/figure-->
+    <!--figure models/kws-30-raw.json accuracy.0 {:.1%}-->93.9%<!--/figure-->
 
 The path is relative to docs/; its parts are keys, places in a list, or ``[key=value]`` for the entry that has it.
 """

@@ -21,7 +21,7 @@ from tests.export.test_networks import network
 
 MODELS = Path(str(files("centaurus") / "pretrained"))
 NAMES = sorted(path.stem for path in MODELS.glob("*.wasm"))
-MOST_BYTES = {"kws-30": 300_000, "denoise-16k": 3_000_000}  # compressed
+MOST_BYTES = {"kws-30": 350_000, "denoise-16k": 3_000_000}  # compressed
 RUN = Path(__file__).parent / "run_wasm.mjs"
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 needs_clang = pytest.mark.skipif(find_clang() is None, reason="clang and lld are not installed")
