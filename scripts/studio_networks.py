@@ -74,7 +74,7 @@ def layer_row(layer: Layer, hertz: Fraction) -> dict[str, Any]:
         case Analysis():
             return row | {"kind": "spectra", "in": 1, "out": 2 * layer.bins}
         case Synthesis():
-            return row | {"kind": "signal", "in": 2 * layer.bins, "out": 1}
+            return row | {"kind": "signal", "in": layer.window + 2, "out": 1}
         case Mel():
             return row | {"kind": "mel", "in": 2 * layer.bins, "out": layer.bands}
         case S6():
