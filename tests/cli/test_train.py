@@ -60,7 +60,7 @@ def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train",), "which recipe? kws, denoise or asr"),
+        (("train",), "which recipe? kws, wake, commands, denoise or asr"),
         (("train", "kw"), "no recipe 'kw'; did you mean kws?"),
         (("train", "kws"), "--data FOLDER is needed"),
         (("train", "kws", "bacth=3"), "no setting 'bacth'; did you mean batch?"),
