@@ -98,6 +98,7 @@ def test_one_channel_cannot_gate_itself_and_is_separable() -> None:
 
 
 def test_a_table_of_your_own() -> None:
+    torch.manual_seed(0)
     rows = (Row("dc-block"), Row("full", 4, 3, 2), Row("grouped", 2, 6, 2, groups=3), Row("depthwise", 1, 6, 2))
     net = classifier(replace(CLASSIFIERS["kws-hybrid-2"], blocks=rows), classes=["yes", "no"])
     assert (net.hop, net.settings["classes"]) == (8, ["yes", "no"])
