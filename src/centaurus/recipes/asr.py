@@ -24,7 +24,7 @@ SMALL = RecognizerTable(
     backbone=(Row("full", 160, 128, 16), Row("pointwise", 2, 160, 192), Row("pointwise", 1, 160, 192, times=2)),
     head=(Row("pointwise", 2, 192, 256, times=3),),
 )
-# A keyword spotter's blocks, which may start from its weights (start=kws-30-raw), and a head for letters: 16 ms a frame.
+# A keyword spotter's blocks, which may start from its weights (start=kws-30-raw), and a head for letters; 16 ms frames.
 SPELT = RecognizerTable(
     backbone=CLASSIFIERS["kws-hybrid-4"].blocks, head=(Row("pointwise", 1, 160, 256, times=3),), pooled=True
 )
