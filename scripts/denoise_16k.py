@@ -1,6 +1,6 @@
 """Train `denoise-16k`, the spectral denoiser that ships.
 
-    python scripts/denoise_16k.py CORPORA RUN [minutes=120] [decay=0.35] [seed=0] [start=MODEL.safetensors]
+    python scripts/denoise_16k.py CORPORA RUN [minutes=78] [decay=0.75] [seed=0] [start=MODEL.safetensors]
 
 CORPORA holds folders of sound files, decoded once into a cache:
 
@@ -9,7 +9,8 @@ CORPORA holds folders of sound files, decoded once into a cache:
     noise/       ambience;   effects/ and music/ are optional
 
 RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `denoise-16k.safetensors`.
-The learning rate stays constant and falls over the last ``decay`` of the budget; the perceptual loss comes in with it.
+The learning rate stays constant and falls over the last ``decay`` of the budget; the perceptual loss and rows of four
+seconds come in with it.
 Budgets are CPU time, so that a busy machine trains as long as an idle one.
 """
 
@@ -26,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # rows are short: a second thread
 
 import numpy as np
 import torch
-from mixing import Mixer, Sources
+from mixing import RATE, Mixer, Sources
 
 import centaurus as ct
 from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
@@ -38,7 +39,7 @@ from centaurus.train.perceptual import perceptual
 HELD_OUT = ("p232", "p257", "p286", "p287")  # test and validation speakers
 LR, WEIGHT_DECAY, CLIP = 3e-3, 0.02, 1.0
 WARMUP, AVERAGE = 100, 0.999  # updates; the moving average of the weights is what is saved
-ROWS, LENGTH, OWN = 16, 2**15, 0.45  # rows of two seconds, 45 % of them mixed here
+SECONDS, LENGTH, OWN = 32, 2**15, 0.45  # of audio in an update, in rows of two seconds at first; 45 % are mixed here
 RESIDUAL, HEARD, PERCEPTUAL = 0.3, 4.0, 0.3
 
 
@@ -87,6 +88,11 @@ class Training:
     def checkpoint(self) -> Path:
         return self.run / "checkpoint.pt"
 
+    @property
+    def falling(self) -> float:
+        """How far the learning rate has fallen: 0 while it is constant, 1 at the end of the budget."""
+        return max(0.0, self.spent / 60 / self.minutes - (1 - self.decay)) / self.decay
+
     def restore(self) -> None:
         kept = torch.load(self.checkpoint, weights_only=True)
         self.net.load_state_dict(kept["net"])
@@ -101,8 +107,7 @@ class Training:
 
     def update(self, noisy: torch.Tensor, clean: torch.Tensor) -> dict[str, float]:
         """One update; the losses without their weights."""
-        progress = self.spent / 60 / self.minutes
-        falling = max(0.0, progress - (1 - self.decay)) / self.decay
+        falling = self.falling
         set_rate(
             self.optimizer, LR * min(1.0, (self.step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * min(1.0, falling)))
         )
@@ -132,14 +137,17 @@ class Training:
         return path
 
 
-def main(root: Path, run: Path, minutes: float = 120, decay: float = 0.35, seed: int = 0, start: str = "") -> None:
+def main(root: Path, run: Path, minutes: float = 78, decay: float = 0.75, seed: int = 0, start: str = "") -> None:
     """Train until the budget is used up, saving every five minutes."""
     torch.set_num_threads(1)
-    mixer, training = Mixer(sources(root), LENGTH, OWN), Training(run, minutes, decay, seed, start)
+    found, training = sources(root), Training(run, minutes, decay, seed, start)
+    short, long = Mixer(found, LENGTH, OWN), Mixer(found, 2 * LENGTH, OWN)
     begun, shown, recent = time.process_time() - training.spent, training.spent, list[dict[str, float]]()
     while training.spent < 60 * minutes:
         rng = np.random.default_rng((seed, training.step))  # the data are a function of the step
-        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, ROWS))))
+        mixer = long if training.falling else short
+        rows = round(SECONDS * RATE / mixer.length)
+        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, rows))))
         training.spent = time.process_time() - begun
         if training.spent - shown > 300:
             shown = training.spent
