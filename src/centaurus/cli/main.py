@@ -26,7 +26,7 @@ from centaurus.cli import (
 app = typer.Typer(
     help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 app.command()(denoise.denoise)

@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from centaurus.ssm import SSM
     from centaurus.ssm.layer import TopologyName
 
+UNITS = {
+    "gemm": "FLOP/s",
+    "complex_gemm": "FLOP/s",
+    "matrix": "s",
+    "fft": "FLOP/s",
+    "bandwidth": "B/s",
+    "transpose": "B/s",
+    "fresh": "B/s",
+    "exp": "1/s",
+    "call": "s",
+    "tile_bytes": "B",
+}
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
 
 
@@ -136,9 +148,9 @@ def calibrate(json: output.Json = False) -> None:
     if json:
         output.show_json({"path": str(path), "device": rates})
         return
-    output.show_table(["rate", "measured"], [[key, _rate(value)] for key, value in rates.items()])
+    output.show_table(["rate", "measured"], [[key, _rate(value, UNITS.get(key, ""))] for key, value in rates.items()])
     output.show(f"Stored in {path}")
 
 
-def _rate(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _rate(value: object, unit: str) -> str:
+    return f"{value:.3g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()
