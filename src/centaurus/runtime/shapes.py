@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from centaurus.runtime.modelfile import SessionError
 
 Shape = tuple[int, ...]
-MOST_STEP_BYTES = 1 << 31  # all values of a step together; the shipped models need less than 4 MB for one stream
-MOST_STEP_OPERATIONS = 100_000_000_000  # the shipped models need 0.01 % of it; a slow core takes a minute for all
+MOST_STEP_BYTES = 1 << 31  # all values of a step together
+MOST_STEP_OPERATIONS = 100_000_000_000  # about a minute of a slow core
 ELEMENT_BYTES = 8  # at most: float32 or int64
 
 
