@@ -2,8 +2,8 @@
 
 The formulas follow how ``kernels.program`` runs a step: the signal goes in tiles of the batch and is computed again
 in backward when it needs several, everything else is kept by autograd. What depends on the machine is in ``Device``
-and measured by ``centaurus calibrate``; the numbers below count operations and passes of our own code, or were fitted
-by hand until plans ranked as they were timed; no record of the single fits is kept.
+and measured by ``centaurus calibrate``; the numbers below count operations and passes of our own code, or were chosen
+to fit timings that are not recorded.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _node(node: _Message) -> Node:
         if kind == "ints":
             attributes[name] = attribute.integers("ints")
         else:
-            attributes[name] = attribute.real("f") if kind == "f" else attribute.number("i")
+            attributes[name] = float(attribute.real("f")) if kind == "f" else attribute.number("i")
     return Node(operator, node.texts("input"), node.texts("output"), attributes)
 
 
