@@ -83,7 +83,7 @@ class Server:
 
     server = Server(Options(port=0, models={"denoise": "denoise-16k"}))
     await server.start()
-    print(server.port)
+    port = server.port
     """
 
     def __init__(self, options: Options | None = None) -> None:
