@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from centaurus.layer import Layer, State
-from centaurus.models import classifier, count, denoiser, recognizer
+from centaurus.models import DenoiserTable, Row, classifier, count, denoiser, recognizer
+from centaurus.models.rows import state_space
+from centaurus.models.tables import DENOISERS as TABLES
 from centaurus.nn import Pointwise, Serial
 from centaurus.ssm import SSM
 
@@ -32,6 +35,7 @@ DENOISERS = {
     "full": (2_533_552, 963.8),
 }
 
+PARTS = ("encoder", "middle", "decoder", "output")
 SEGMENT = 327_680 / 16_000
 RECOGNIZERS = {"base": (12.436, 18.95), "ffn": (18.025, 26.20), "conv": (23.663, 33.56), "mamba": (29.955, 35.18)}
 
@@ -72,6 +76,45 @@ def test_the_papers_denoiser() -> None:
     """0.51M parameters and 0.29 GFLOPs/s in its table of results: without the two middle blocks."""
     report = count(denoiser("hybrid-slim"), convention="results")
     assert (report.parameters, round(report.flops_per_second / 1e6, 1)) == (510_272, 293.0)
+
+
+def test_the_papers_best_denoiser() -> None:
+    """0.51M and 0.29 GFLOPs/s with causal convolution: without the two middle blocks too."""
+    report = count(denoiser("hybrid-slim-conv"), convention="results")
+    assert round(report.parameters / 1e6, 2) == 0.51
+    assert (report.parameters, round(report.flops_per_second / 1e6, 1)) == (512_976, 296.2)
+
+
+def test_the_papers_s6_has_no_weights_of_its_modes() -> None:
+    """0.66M in its table of results: without E, with both factors of Δ, and one-channel layers as complex ones."""
+    found = count(denoiser("s6-unweighted"))
+    widths = [16, 32, 64, 96, 128, 256] * 2
+    factors, lone = sum(h * h // 16 for h in widths), 4 * 64
+    assert found.parameters == 650_404
+    assert found.parameters + factors + lone == 662_724
+
+
+def test_the_papers_separable_denoiser_is_complex() -> None:
+    """0.71M in its table of results is the complex row; 0.39 GFLOPs/s are 10 HN a step in place of the row's 11."""
+    table = TABLES["separable"]
+    assert isinstance(table, DenoiserTable)
+    rows = {name: tuple(replace(row, complex=True) for row in getattr(table, name)) for name in PARTS}
+    report = count(denoiser(replace(table, **rows)))
+    assert (report.parameters, round(report.flops_per_second / 1e6, 1)) == (714_372, 412.8)
+
+
+def test_a_mamba_block_is_its_projections_and_an_s6_of_twice_the_channels() -> None:
+    h, n = 32, 16
+    layer = state_space(Row("mamba", 1, h, n), h, h)
+    wide = 2 * h
+    taps = 4 * wide
+    assert count(layer).parameters == 6 * h * h + taps + 3 * wide * n + wide * wide // 16
+
+
+def test_a_row_says_how_its_layer_is_discretized() -> None:
+    layer = state_space(Row("pointwise", 1, 4, 8, discretization="zoh"), 4, 4)
+    assert isinstance(layer, SSM)
+    assert layer.discretization == "zoh"
 
 
 @pytest.mark.parametrize("name", RECOGNIZERS)

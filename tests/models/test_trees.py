@@ -62,7 +62,7 @@ def everything() -> Serial:
         {
             "first": Serial(DCBlock(), spectral, Leveled(glass, 4.0, 0.1)),
             "block": block,
-            "own": Serial(own, ct.S6(4, 4, states=2), LayerNorm(4, activate=True), Dropout1d(0.5)),
+            "own": Serial(own, ct.S6(4, 4, states=2, weighted=False), LayerNorm(4, activate=True), Dropout1d(0.5)),
             "gated": Gated(4, 6, ct.SSM("bottleneck", 6, 6, states=2, substates=2, complex=True), kernel=2),
             "lifted": Serial(Lift(nn.Conv1d(4, 1, 1)), Lift(nn.GELU("tanh")), Lift(nn.ReLU())),
             "mel": front,

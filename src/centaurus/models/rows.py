@@ -7,21 +7,30 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from centaurus.layer import Layer
-from centaurus.models.tables import DC_BLOCK, MEL, SELECTIVE, SEPARABLE, Row
-from centaurus.nn import Analysis, DCBlock, Dropout1d, LayerNorm, Mel, Pointwise, Residual, Serial, SiLU
+from centaurus.models.tables import DC_BLOCK, MAMBA, MEL, SELECTIVE, SEPARABLE, Row
+from centaurus.nn import Analysis, DCBlock, Dropout1d, Gated, LayerNorm, Mel, Pointwise, Residual, Serial, SiLU
 from centaurus.ssm import S6, SSM
-from centaurus.ssm.layer import TopologyName
+from centaurus.ssm.layer import Discretization, TopologyName
 
 T = TypeVar("T")
 
 
 def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
-    """The row's state-space layer. S6 gates channels by channels: where there is one, it is ``separable`` instead."""
+    """The row's state-space layer. S6 gates channels by channels: where there is one, it is ``separable`` instead.
+
+    A Mamba block keeps its channels; where a row changes them a projection follows it.
+    """
+    if row.kind == MAMBA:
+        block = Gated(in_channels, 2 * in_channels, S6(2 * in_channels, states=row.states, weighted=False))
+        if in_channels == out_channels:
+            return block
+        return Serial({"mamba": block, "project": Pointwise(in_channels, out_channels, bias=False)})
     if row.kind == SELECTIVE and in_channels > 1:
-        return S6(in_channels, out_channels, row.states)
+        return S6(in_channels, out_channels, row.states, weighted=row.weighted)
     kind = SEPARABLE if row.kind == SELECTIVE else row.kind
     name = cast(TopologyName, kind)
-    return SSM(name, in_channels, out_channels, row.states, row.substates, row.groups, row.complex)
+    rule = cast(Discretization, row.discretization)
+    return SSM(name, in_channels, out_channels, row.states, row.substates, row.groups, row.complex, rule)
 
 
 def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:

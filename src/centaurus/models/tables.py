@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SEPARABLE, SELECTIVE, POINTWISE, BOTTLENECK, FULL = "separable", "s6", "pointwise", "bottleneck", "full"
+MAMBA = "mamba"
 DC_BLOCK, MEL = "dc-block", "mel"
 
 
@@ -16,8 +17,11 @@ DC_BLOCK, MEL = "dc-block", "mel"
 class Row:
     """One line of a table; ``channels`` are those after resampling, ``times`` stacks the block.
 
-    ``kind`` is a topology or ``s6``. Two kinds without states may stand first of all: ``dc-block``, and ``mel``, whose
-    ``resample`` is the hop, ``channels`` the bands and ``window`` the samples of a frame.
+    ``kind`` is a topology, ``s6``, or ``mamba``: the original block around an S6 of twice the channels. ``weighted`` is
+    whether an ``s6`` has E, ``discretization`` is that of every other layer.
+
+    Two kinds without states may stand first of all: ``dc-block``, and ``mel``, whose ``resample`` is the hop,
+    ``channels`` the bands and ``window`` the samples of a frame.
     """
 
     kind: str
@@ -29,6 +33,8 @@ class Row:
     times: int = 1
     complex: bool = False
     window: int = 0
+    discretization: str = "simple"
+    weighted: bool = True
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,12 @@ def complex_blocks(table: ClassifierTable | SpotterTable) -> ClassifierTable | S
 
 CLASSIFIERS |= {f"kws-hybrid-complex-{w}": complex_blocks(CLASSIFIERS[f"kws-hybrid-{w}"]) for w in (2, 4, 8)}
 
+# The original Mamba block with its 16 states; the paper found that it does not train on waveforms.
+CLASSIFIERS |= {
+    "kws-mamba-2": keywords((MAMBA,) * 6, (2, 4, 8, 16, 32, 64), (16,) * 6),
+    "kws-mamba-4": keywords((MAMBA,) * 6, (4, 8, 16, 32, 64, 128), (16,) * 6),
+}
+
 # Beyond the paper: mel frames of 10 ms in front, two of them side by side, then blocks at 50 frames a second.
 
 # fmt: off
@@ -229,11 +241,11 @@ DENOISER = DenoiserTable(
 # fmt: on
 
 
-def homogeneous(kind: str, states: int, substates: int = 1) -> DenoiserTable:
+def homogeneous(kind: str, states: int, substates: int = 1, weighted: bool = True) -> DenoiserTable:
     """The same resampling factors and channels, with one kind of block throughout."""
 
     def rows(given: tuple[Row, ...]) -> tuple[Row, ...]:
-        return tuple(replace(row, kind=kind, states=states, substates=substates) for row in given)
+        return tuple(replace(row, kind=kind, states=states, substates=substates, weighted=weighted) for row in given)
 
     d = DENOISER
     return DenoiserTable(rows(d.encoder), rows(d.middle), rows(d.decoder), rows(d.output))
@@ -256,8 +268,11 @@ DENOISERS: dict[str, DenoiserTable | SpectralTable] = {
     "hybrid": DENOISER,
     "hybrid-slim": replace(DENOISER, middle=()),
     "hybrid-conv": replace(DENOISER, conv=4),
+    "hybrid-slim-conv": replace(DENOISER, middle=(), conv=4),
     "separable": homogeneous(SEPARABLE, 64),
     "s6": homogeneous(SELECTIVE, 64),
+    "s6-unweighted": homogeneous(SELECTIVE, 64, weighted=False),
+    "mamba": homogeneous(MAMBA, 16),
     "pointwise": homogeneous(POINTWISE, 256),
     "bottleneck": homogeneous(BOTTLENECK, 256, 4),
     "full": homogeneous(FULL, 4),

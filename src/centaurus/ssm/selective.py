@@ -19,10 +19,18 @@ LOW_RANK = 16
 
 
 class S6(Layer):
-    """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B, C from the input; then an optional mixer M."""
+    """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B, C from the input; then an optional mixer M.
+
+    With ``weighted=False`` there is no E, as in Mamba.
+    """
 
     def __init__(
-        self, in_channels: int, out_channels: int | None = None, states: int = 16, rank: int | None = None
+        self,
+        in_channels: int,
+        out_channels: int | None = None,
+        states: int = 16,
+        rank: int | None = None,
+        weighted: bool = True,
     ) -> None:
         super().__init__()
         optional = {"out_channels": out_channels, "rank": rank}
@@ -36,7 +44,7 @@ class S6(Layer):
         self.states, self.default_rank = states, rank is None
         self.rank = rank or math.ceil(in_channels / LOW_RANK)
         self.A_log = nn.Parameter(torch.log(torch.arange(1, states + 1).float()).repeat(in_channels, 1))  # i n
-        self.E = nn.Parameter(torch.ones(in_channels, states))  # i n
+        self.E = nn.Parameter(torch.ones(in_channels, states)) if weighted else None  # i n
         self.B = nn.Parameter(kaiming_uniform(states, in_channels, fan_in=in_channels))  # n i
         self.C = nn.Parameter(kaiming_uniform(states, in_channels, fan_in=in_channels))  # n i
         self.dt_down = nn.Parameter(kaiming_uniform(self.rank, in_channels, fan_in=in_channels))
@@ -55,6 +63,7 @@ class S6(Layer):
             "out_channels": None if self.M is None else self.out_channels,
             "states": self.states,
             "rank": None if self.default_rank else self.rank,
+            "weighted": self.E is not None,
         }
 
     def undecayed(self) -> list[nn.Parameter]:
@@ -65,14 +74,15 @@ class S6(Layer):
         return f"{self.in_channels}, {self.out_channels}, states={self.states}, rank={self.rank}"
 
     def counts(self, convention: str = "table") -> BlockCounts:
-        """The paper's formulas with the low-rank factor 16, rounded up."""
+        """The paper's formulas with the low-rank factor 16, rounded up; without E one of each less a state."""
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
         h, n = self.in_channels, self.states
         gate = math.ceil(h * h / LOW_RANK) if self.default_rank else h * self.rank
         mixer = 0 if self.M is None else h * self.out_channels
-        flops = 14 * h * n + (math.ceil(4 * h * h / LOW_RANK) if self.default_rank else 4 * gate) + 2 * mixer
-        return BlockCounts(4 * h * n + gate + mixer, flops, h * n)
+        weights = 0 if self.E is None else h * n
+        flops = 13 * h * n + weights + (math.ceil(4 * h * h / LOW_RANK) if self.default_rank else 4 * gate) + 2 * mixer
+        return BlockCounts(3 * h * n + weights + gate + mixer, flops, h * n)
 
     def init_state(self, batch: int) -> State:
         """Zeros of shape (batch, channels, states)."""
@@ -120,5 +130,5 @@ class S6(Layer):
             )
             decay = torch.cat((decay[..., :reach], decay[..., reach:] * decay[..., :-reach]), -1)
             reach *= 2
-        y = torch.einsum("bint,bnt,in->bit", states, out_of, self.E.to(dtype))
-        return y, states[..., -1]
+        weighted = states if self.E is None else states * self.E.to(dtype)[..., None]
+        return torch.einsum("bint,bnt->bit", weighted, out_of), states[..., -1]
