@@ -11,8 +11,8 @@ from .models.count import count as count
 from .models.denoiser import denoiser as denoiser
 from .models.io import load as load
 from .models.io import save as save
+from .models.network import verify as verify
 from .models.recognizer import recognizer as recognizer
-from .models.verify import verify as verify
 from .nn.stream import Stream as Stream
 from .planner.device import Device as Device
 from .planner.plan import Plan as Plan

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from centaurus.models import Network, denoiser, io, load, save
 from centaurus.nn import Stream
-from centaurus.nn.packed import unpack
+from centaurus.nn.stream import unpack
 from tests.models.small import narrow
 
 TASKS = ["kws-hybrid-2", "denoiser/hybrid-conv", "recognizer/mamba"]

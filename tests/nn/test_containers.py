@@ -54,6 +54,11 @@ def test_an_hourglass_in_an_hourglass_lines_up(inside: int, factor: int, deeper:
     assert net(torch.randn(2, inside, 7)).shape == (2, 1, 7)
 
 
+def test_a_residual_has_a_hop_that_fits_body_and_skip() -> None:
+    body, skip = Serial(Down(1, 1, 2), Up(1, 1, 2)), Serial(Down(1, 1, 3), Up(1, 1, 3))
+    assert (Residual(body, skip).hop, Residual(skip, body).hop, Residual(body).hop) == (6, 6, 2)
+
+
 def test_a_deep_hourglass_keeps_the_laws() -> None:
     net: Layer = Serial()
     for factor in (2, 3, 2):

@@ -24,9 +24,9 @@ from centaurus.nn import (
     SiLU,
     Up,
     WindowedMean,
-    finish,
+    fused,
 )
-from centaurus.nn.level import follow
+from centaurus.nn.containers import follow
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -109,13 +109,13 @@ GIVEN = list(itertools.product([False, True], repeat=4))
 def test_the_fast_end_of_a_block_is_the_plain_one(
     piece: int, scale: bool, before: bool, after: bool, activate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finish, "PIECE", piece)
+    monkeypatch.setattr(fused, "PIECE", piece)
     u, weight, bias = noise(3, 4, 11), noise(4, seed=1), noise(4, seed=2)
     extra = [noise(3, 4, 1, seed=3).abs() if scale else None]
     extra += [noise(3, 4, 11, seed=4) if before else None, noise(3, 4, 11, seed=5) if after else None]
     learned = [x.requires_grad_() for x in (u, weight, bias, extra[1], extra[2]) if x is not None]
-    fast = finish.finish(u, weight, bias, *extra, activate=activate)
-    plain = finish._plain(u, weight, bias, *extra, activate=activate)
+    fast = fused.finish(u, weight, bias, *extra, activate=activate)
+    plain = fused._plain(u, weight, bias, *extra, activate=activate)
     torch.testing.assert_close(fast, plain)
     found, wanted = (torch.autograd.grad((y * noise(3, 4, 11, seed=6)).sum(), learned) for y in (fast, plain))
     torch.testing.assert_close(found, wanted)

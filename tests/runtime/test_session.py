@@ -108,6 +108,28 @@ def test_streams_join_and_leave() -> None:
     assert np.allclose(np.concatenate([first[0], later[0], end[0], session.flush()[0]]), wanted_x, atol=1e-6)
 
 
+def test_reset_clears_the_samples_that_wait() -> None:
+    session, other = Session(exported("denoiser")), Session(exported("denoiser"))
+    x = noise(1000)
+    session.process(noise(session.settings.chunk + 7, seed=3))
+    session.reset()
+    assert session.samples == [0]
+    assert np.array_equal(session.process(x), other.process(x))
+    assert np.array_equal(session.flush(), other.flush())
+
+
+def test_a_stream_joins_between_chunk_boundaries() -> None:
+    """Zeros stand for what a row had before its stream: nothing of an earlier stream, waiting samples included."""
+    session, alone = Session(exported("denoiser"), batch=2), Session(exported("denoiser"))
+    early, late = session.settings.chunk + 7, noise(900, seed=1)
+    session.join()
+    session.process(np.stack([noise(early), noise(early, seed=2)]))
+    row = session.join()
+    heard = session.process(np.stack([noise(900, seed=3), late]))[row]
+    expected = alone.process(np.concatenate([np.zeros(7, np.float32), late]))
+    assert np.allclose(heard, expected, atol=1e-6)
+
+
 def test_rows_are_counted() -> None:
     session = Session(exported("denoiser"), batch=2)
     assert [session.join(), session.join()] == [0, 1]

@@ -16,10 +16,23 @@ from centaurus.models.classifier import Dense
 from centaurus.models.network import Network
 from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
 from centaurus.nn.blocks import Activation
-from centaurus.nn.finish import EPS
-from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Lift, Pointwise, SiLU, Up
-from centaurus.nn.level import FLOOR, Leveled
-from centaurus.nn.memory import CausalConv, DCBlock, Delay, RunningMean, WindowedMean
+from centaurus.nn.containers import FLOOR, Leveled
+from centaurus.nn.fused import EPS
+from centaurus.nn.layers import (
+    AvgPool,
+    CausalConv,
+    DCBlock,
+    Delay,
+    Down,
+    Dropout1d,
+    LayerNorm,
+    Lift,
+    Pointwise,
+    RunningMean,
+    SiLU,
+    Up,
+    WindowedMean,
+)
 from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
 from centaurus.ssm import S6, SSM
 

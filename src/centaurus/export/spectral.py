@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.export.graph import Graph, Signal, array
-from centaurus.nn.memory import Delay
+from centaurus.nn.layers import Delay
 from centaurus.nn.spectral import (
     LEVEL_FLOOR,
     LOG_FLOOR,

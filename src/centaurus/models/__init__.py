@@ -6,7 +6,7 @@ from centaurus.models.classifier import Classifier, classifier
 from centaurus.models.count import Report, count
 from centaurus.models.denoiser import Denoiser, denoiser
 from centaurus.models.io import load, load_network, save, shipped
-from centaurus.models.network import Network
+from centaurus.models.network import Network, verify
 from centaurus.models.recognizer import Heads, Recognizer, recognizer
 from centaurus.models.tables import (
     ClassifierTable,
@@ -17,7 +17,6 @@ from centaurus.models.tables import (
     SpotterTable,
     names,
 )
-from centaurus.models.verify import verify
 from centaurus.verification import Verification
 
 __all__ = [

@@ -62,7 +62,7 @@ from centaurus.nn import (
     Up,
     WindowedMean,
 )
-from centaurus.nn.packed import pack, unpack
+from centaurus.nn.stream import pack, unpack
 from centaurus.ssm import S6, SSM
 from centaurus.system import write_file
 

@@ -1,4 +1,4 @@
-"""What every network has: a body that streams, the table it was built from, and settings that travel with it."""
+"""``Network``: a body that streams, the table it was built from, and settings saved with it; ``verify`` checks one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from centaurus.layer import State
+from centaurus.laws import measure
+from centaurus.layer import Layer, State
 from centaurus.models.tables import Table
 from centaurus.nn.containers import Composite, Serial
+from centaurus.verification import Verification
 
 SAMPLE_RATE = 16_000
 
@@ -39,3 +41,15 @@ class Network(Composite):
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return self.body.run(u, state, keep)
+
+
+def verify(model: Layer, channels: int = 1, batch: int = 2, hops: int | None = None, seed: int = 0) -> Verification:
+    """Check on noise that a model streams exactly: pieces equal the whole, causal, rows independent, and so on.
+
+    ``channels`` and ``batch`` are those of the noise, ``hops`` its length. Of a network the part that streams is
+    checked, without heads for training. The model is not changed. ``print`` the result for a table;
+    ``holds`` is true when every law holds.
+    """
+    layer = model.body if isinstance(model, Network) else model
+    few = hops if hops is not None else max(4, -(-100 // layer.hop))
+    return Verification(tuple(measure(layer, channels, batch, few, seed)))

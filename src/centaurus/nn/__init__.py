@@ -1,10 +1,22 @@
 """Layers that train whole and stream piece by piece, and the containers and blocks that compose them."""
 
 from centaurus.nn.blocks import Activation, Block, Gated, conv_module, feed_forward, with_conv
-from centaurus.nn.containers import Composite, Counts, Part
-from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Lift, Pointwise, SiLU, Up
-from centaurus.nn.level import Leveled
-from centaurus.nn.memory import CausalConv, DCBlock, Delay, RunningMean, WindowedMean
+from centaurus.nn.containers import Composite, Counts, Leveled, Part
+from centaurus.nn.layers import (
+    AvgPool,
+    CausalConv,
+    DCBlock,
+    Delay,
+    Down,
+    Dropout1d,
+    LayerNorm,
+    Lift,
+    Pointwise,
+    RunningMean,
+    SiLU,
+    Up,
+    WindowedMean,
+)
 from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
 from centaurus.nn.stream import Hourglass, Layer, Residual, Serial, State, Stream, reset
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from centaurus.layer import Layer, State
 from centaurus.nn.containers import Composite, Counts, Part, Residual, Serial, inner
-from centaurus.nn.layers import Dropout1d, LayerNorm, Pointwise, SiLU
-from centaurus.nn.memory import CausalConv
+from centaurus.nn.layers import CausalConv, Dropout1d, LayerNorm, Pointwise, SiLU
 
 
 class Activation(Enum):

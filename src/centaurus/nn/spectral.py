@@ -18,8 +18,7 @@ from torch import Tensor
 
 from centaurus.layer import Layer, State, check_channels
 from centaurus.nn.containers import Composite, Counts, Part, Serial, inner
-from centaurus.nn.layers import at_least_one
-from centaurus.nn.memory import Delay, Remembering, history, leaky_sum
+from centaurus.nn.layers import Delay, Remembering, at_least_one, history, leaky_sum
 
 POWER, RELEASE, LOWEST = 0.3, 375.0, 2  # exponent of magnitudes; 3 s of 125 frames a second; below it lie DC and rumble
 RELATIVE_FLOOR = 1e-8  # -80 dB below the level

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from safetensors.torch import save as save_bytes
 from torch import Tensor
 
 from centaurus.kernels.cache import Store, held
 from centaurus.layer import Layer, State, check_state, map_state, reset, state_tensors
 from centaurus.nn.containers import Hourglass, Residual, Serial
-from centaurus.nn.packed import pack, unpack
 
 __all__ = ["Hourglass", "Layer", "Residual", "Serial", "State", "Stream", "reset"]
 
@@ -137,3 +140,19 @@ def _fill(like: State, tensors: list[Tensor]) -> State:
     rows = tensors[0] if tensors else torch.empty(0)
     check_state(state, like, rows, "saved state")
     return state
+
+
+def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
+    """Return the bytes of a safetensors file, which holds data and no code, with these tensors and words."""
+    own = {name: x.detach().to("cpu", copy=True).contiguous() for name, x in tensors.items()}
+    return save_bytes(own, metadata=dict(words))
+
+
+def unpack(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and words of such bytes; errors call what was read ``name``."""
+    try:
+        tensors = load(bytes(data))
+    except SafetensorError as error:
+        raise ValueError(f"{name} is not a whole safetensors file ({len(data)} bytes): {error}") from error
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return tensors, dict(header.get("__metadata__", {}))

@@ -14,9 +14,20 @@ from centaurus.models.classifier import Dense
 from centaurus.models.network import Network
 from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
 from centaurus.nn.blocks import Activation
-from centaurus.nn.layers import AvgPool, Down, Dropout1d, LayerNorm, Pointwise, SiLU, Up
-from centaurus.nn.level import FLOOR, Leveled
-from centaurus.nn.memory import CausalConv, DCBlock, RunningMean, WindowedMean
+from centaurus.nn.containers import FLOOR, Leveled
+from centaurus.nn.layers import (
+    AvgPool,
+    CausalConv,
+    DCBlock,
+    Down,
+    Dropout1d,
+    LayerNorm,
+    Pointwise,
+    RunningMean,
+    SiLU,
+    Up,
+    WindowedMean,
+)
 from centaurus.ssm import SSM
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from centaurus.export.c.layers import emit, with_past
 from centaurus.export.c.program import Program, Signal
 from centaurus.export.graph import array
-from centaurus.nn.memory import Delay
+from centaurus.nn.layers import Delay
 from centaurus.nn.spectral import (
     Analysis,
     Compress,

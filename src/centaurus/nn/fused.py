@@ -1,6 +1,6 @@
-"""The end of a block in one pass over memory: normalise over channels, drop, add, activate, add.
+"""Fused operations with backwards of their own: the end of a block in one pass over memory, and short convolutions.
 
-The whole of it is ``y = silu(scale · norm(u) + before) + after``. Done op by op it would read and write the signal a
+The end of a block is ``y = silu(scale · norm(u) + before) + after``. Done op by op it would read and write the signal a
 dozen times; here it is worked off in pieces that stay in cache, and backward recomputes instead of remembering.
 """
 
@@ -144,3 +144,36 @@ def _affine(
     if before is None:
         return torch.mul(x, gain, out=out).add_(shift)
     return torch.addcmul(before[:, *at], x, gain, out=out).add_(shift)
+
+
+def taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The convolution of (c, b, t + k - 1) with taps (c, k), as sums of shifted copies."""
+    learning = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    if torch.compiler.is_compiling() or not learning:
+        x = torch.nn.functional.conv1d(x.transpose(0, 1), weight[:, None], bias, groups=weight.shape[0])
+        return x.transpose(0, 1)
+    y = _Taps.apply(x, weight)
+    return y if bias is None else y + bias[:, None, None]
+
+
+class _Taps(torch.autograd.Function):
+    """Few taps need no transform: a handful of multiply-adds over the signal, both ways."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        frames = x.shape[-1] - weight.shape[1] + 1
+        y = x[..., :frames] * weight[:, :1, None]
+        for k in range(1, weight.shape[1]):
+            y.addcmul_(x[..., k : k + frames], weight[:, k, None, None])
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        dx, frames, taps = torch.zeros_like(x), g.shape[-1], []
+        for k in range(weight.shape[1]):
+            dx[..., k : k + frames].addcmul_(g, weight[:, k, None, None])
+            taps.append((g * x[..., k : k + frames]).sum((1, 2)))
+        return dx, torch.stack(taps, dim=1)
