@@ -49,7 +49,6 @@ def test_one_chunk_keeps_the_name_and_nothing_is_overwritten(weights: Path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("denoiser/s6", "-o", "x.onnx"), "selective scan (S6), which cannot be exported"),
         (("kws-hybrid-2", "-o", "x.onnx", "--chunk", "100"), "multiple of the hop 256, got 100"),
         (("kws-hybrid-2", "-o", "nowhere/x.onnx"), "no folder nowhere"),
         (("nothing", "-o", "x.onnx"), "nothing"),

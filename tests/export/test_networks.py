@@ -25,7 +25,6 @@ from tests.models.small import FAMILIES, narrow
 
 TOLERANCE = 1e-4  # single precision against double through a whole network, of the largest value
 _folder = TemporaryDirectory(prefix="centaurus-export-")
-EXPORTABLE = [name for name in FAMILIES if "s6" not in name]
 
 
 def network(name: str) -> Network:
@@ -33,18 +32,11 @@ def network(name: str) -> Network:
     return narrow(name).eval()
 
 
-@pytest.mark.parametrize("name", EXPORTABLE)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_network_as_a_file_is_the_network(name: str, tmp_path: Path) -> None:
     net = network(name)
     made = write.export_and_compare(net, tmp_path / "net.onnx", chunk=2 * net.hop)
     assert made.difference < TOLERANCE
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if "s6" in name])
-def test_a_selective_scan_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"selective scan .S6., which cannot be exported"):
-        ct.export_onnx(network(name), tmp_path / "net.onnx")
-    assert not list(tmp_path.iterdir())
 
 
 def shipped_like() -> Network:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from centaurus.export.graph import Graph, Signal, array
+from centaurus.export.selective import lower_s6
 from centaurus.export.spectral import lower_analysis, lower_compress, lower_delay, lower_mel, lower_synthesis
 from centaurus.export.ssm import lower_ssm
 from centaurus.layer import Layer
@@ -49,10 +50,7 @@ def lower(layer: Layer, g: Graph, u: Signal, name: str) -> Signal:
 
 @lower.register
 def _(layer: S6, g: Graph, u: Signal, name: str) -> Signal:
-    raise ValueError(
-        f"{name} is a selective scan (S6), which cannot be exported to ONNX: its recurrence depends on the signal and "
-        f"has no constant tables. Export a network of time-invariant blocks, or stream this one with centaurus.Stream"
-    )
+    return lower_s6(g, layer, u, name)
 
 
 @lower.register

@@ -229,6 +229,7 @@ OPERATORS: dict[str, Callable[[Operands], list[Shape]]] = {
     "Reshape": _reshape,
     "Sigmoid": _same,
     "Slice": _slice,
+    "Softplus": _same,
     "Split": _split,
     "Sqrt": _same,
     "Sub": _broadcast,
