@@ -23,19 +23,70 @@ EXTRAS = {
 """The optional packages of each extra of ``centaurus-ssm``."""
 
 
+class OutputError(OSError):
+    """Something cannot be written: it exists, the disk is full, the format cannot hold it. ``reason`` says why."""
+
+    def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
+        super().__init__(f"{os.fspath(path)}: {reason}")
+        self.reason, self.path = reason, Path(path)
+
+
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(
+    path: str | os.PathLike[str], overwrite: bool = True, like: str | os.PathLike[str] | None = None
+) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its name if the block succeeds and is removed if it raises.
 
-    No reader and no crash ever sees half of the file.
+    No reader and no crash ever sees half of the file. Its mode is that of the file it replaces, else that of ``like``
+    within the umask, else what the umask leaves. A symbolic link stays one: what it points to is replaced.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    named = Path(path)
+    if os.path.islink(named) and not overwrite:
+        raise OutputError("exists already; overwriting was not asked for", named)
+    target = Path(os.path.realpath(named)) if os.path.islink(named) else named
+    _check_target(target, overwrite)
+    temporary = target.with_name(f".{secrets.token_hex(8)}.part")  # short: the target's name may be as long as any
     try:
         yield temporary
+        _check_target(target, overwrite)
+        _set_mode(temporary, target, like)
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename is None or os.fspath(error.filename) != os.fspath(temporary):
+            raise
+        raise OutputError(f"could not be written: {error.strerror}", named) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    try:
+        if not target.parent.is_dir():
+            raise OutputError(f"there is no folder {target.parent}", target)
+        if target.is_dir():
+            raise OutputError("is a folder", target)
+        os.lstat(target)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if isinstance(error, OutputError):
+            raise
+        raise OutputError(f"cannot be written: {error.strerror}", target) from error  # a name that is too long
+    if not overwrite:
+        raise OutputError("exists already; overwriting was not asked for", target)
+
+
+def _set_mode(temporary: Path, target: Path, like: str | os.PathLike[str] | None) -> None:
+    """Modes of mkstemp and of libraries do not follow the umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    if target.exists():
+        mode = target.stat().st_mode & 0o777
+    elif like is not None and Path(like).exists():
+        mode = Path(like).stat().st_mode & 0o666 & ~mask
+    else:
+        mode = 0o666 & ~mask
+    os.chmod(temporary, mode)
 
 
 def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:

@@ -138,7 +138,7 @@ def test_a_picture_has_a_panel_for_each_signal(tmp_path: Path) -> None:
     assert sizes[0][0] == sizes[1][0] == 1200
     assert sizes[1][1] - sizes[0][1] == 552
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-    with pytest.raises(audio.AudioError, match="exists already"):
+    with pytest.raises(audio.OutputError, match="exists already"):
         audio.save_png(tmp_path / "a.png", {"x": noise(100)}, 16_000, overwrite=False)
     with pytest.raises(ValueError, match="no signal"):
         audio.save_png(tmp_path / "a.png", {}, 16_000)

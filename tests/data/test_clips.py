@@ -77,7 +77,7 @@ FAULTS = {
     "empty": "is empty",
     "silent": "is silent",
     "low": "8000 Hz, too low for 16000 Hz",
-    "text": "no sound file",
+    "text": "not a readable audio file",
     "absent": "no such file",
 }
 

@@ -14,8 +14,9 @@ import soundfile
 from centaurus.audio import AudioError
 from centaurus.runtime import ffmpeg
 from centaurus.runtime.denoise import FileDenoiser, Options
-from centaurus.runtime.io import Layout, OutputError
+from centaurus.runtime.io import Layout
 from centaurus.runtime.jobs import Job, plan_jobs
+from centaurus.system import OutputError
 from tests.runtime.test_denoise import echo
 
 __all__ = ["echo"]

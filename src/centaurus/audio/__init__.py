@@ -2,7 +2,7 @@
 
 from centaurus.audio.augment import filtered, mask_frequency, mask_time
 from centaurus.audio.dnsmos import dnsmos
-from centaurus.audio.files import Audio, AudioError, Info, Writer, blocks, info, read, replacing, write
+from centaurus.audio.files import Audio, AudioError, Decoder, Info, Writer, blocks, info, read, write
 from centaurus.audio.level import dbfs, gain, mix, power, to_level
 from centaurus.audio.metrics import (
     Errors,
@@ -15,12 +15,15 @@ from centaurus.audio.metrics import (
 from centaurus.audio.pack import Packing, Piece, assemble, pack_cut, pack_whole
 from centaurus.audio.resample import Resampler, resample
 from centaurus.audio.spectrogram import istft, save_png, spectrogram, stft
+from centaurus.system import OutputError, replacing
 
 __all__ = [
     "Audio",
     "AudioError",
+    "Decoder",
     "Errors",
     "Info",
+    "OutputError",
     "Packing",
     "Piece",
     "Resampler",

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
-import re
+import stat
+import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import soundfile
 from numpy.typing import ArrayLike, NDArray
 
-from centaurus import system
+from centaurus.audio.containers import Spliced, survey
 from centaurus.audio.resample import resample
+from centaurus.system import OutputError, replacing
 
 Samples = NDArray[np.float32]
 
-# What libsndfile notes about a WAV file that is shorter than its header says; a streamed header gives the largest size.
-_CUT = re.compile(r"^\s*data\s*:\s*(\d+) \(should be (\d+)\)", re.MULTILINE)
-_STREAMED = 0x7FFF0000
+MOST_SAMPLES = 1 << 34  # of one array: beyond it a header lies, or blocks are the way
+WRITE_BLOCK = 1 << 16  # frames that libsndfile is given at once: its Ogg encoder overflows the stack with millions
+PLAIN_WAV_BYTES = 0xFFFFFFFF - (1 << 16)  # samples and headers of a RIFF file; beyond it sizes need 64 bits (RF64)
+MOST_VORBIS_RATE = 192_000  # libvorbis crashes above 200 kHz
+OPUS_RATES = (8000, 12_000, 16_000, 24_000, 48_000)
+SUFFIXES = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}  # where a suffix is not the format's name
+EXACT = {"MP3": False}  # formats that pad the end; all others have exactly the frames that were written
 
 
 class AudioError(ValueError):
@@ -52,7 +58,7 @@ class Audio:
 
 @dataclass(frozen=True)
 class Info:
-    """What a file's header says. ``truncated``: the header promises more than the file holds."""
+    """Rate, channels, length and format of a file. ``truncated`` says what is missing of it, "" if nothing is."""
 
     path: Path
     rate: int
@@ -60,7 +66,7 @@ class Info:
     frames: int
     format: str
     subtype: str
-    truncated: bool = False
+    truncated: str = ""
 
     @property
     def seconds(self) -> float:
@@ -68,22 +74,20 @@ class Info:
 
 
 def info(path: str | os.PathLike[str]) -> Info:
-    """Rate, channels, length and format of a file, from its header."""
+    """Rate, channels, length and format of a file, without decoding it."""
     with opened(path) as file:
-        cut = _CUT.search(file.extra_info)
-        truncated = cut is not None and int(cut[2]) < int(cut[1]) < _STREAMED
-        return Info(
-            Path(path), file.samplerate, file.channels, file.frames, file.format, file.subtype, truncated=truncated
-        )
+        return Info(Path(path), file.samplerate, file.channels, file.frames, file.format, file.subtype, file.truncated)
 
 
 def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
     """A whole file as float32, resampled to ``rate`` if one is given. A file cut short is an error."""
     with opened(path) as file:
-        wanted, own = file.frames, file.samplerate
-        samples = decoded(file, path, -1)
-    if samples.shape[-1] < wanted:
-        raise AudioError(f"cut short: {samples.shape[-1]} of {wanted} frames could be decoded", path)
+        if file.truncated:
+            raise AudioError(f"is cut short: {file.truncated}", path)
+        expected, own = file.frames, file.samplerate
+        samples = file.read(-1)
+    if samples.shape[-1] < expected:
+        raise AudioError(f"is cut short: {samples.shape[-1]} of {expected} frames could be decoded", path)
     if rate is not None and rate != own:
         return Audio(resample(samples, own, rate), rate)
     return Audio(samples, own)
@@ -94,12 +98,96 @@ def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
     if frames < 1:
         raise ValueError(f"a block needs at least one frame, not {frames}")
     with opened(path) as file:
-        while (piece := decoded(file, path, frames)).shape[-1]:
+        while (piece := file.read(frames)).shape[-1]:
             yield piece
 
 
+class Decoder:
+    """A sound file open for reading, with all its parts (``containers``) one after another."""
+
+    def __init__(self, path: str | os.PathLike[str], raw: BinaryIO) -> None:
+        self.path = Path(path)
+        found = survey(raw, os.fstat(raw.fileno()).st_size)
+        self.truncated = found.cut
+        self._raw = raw
+        if found.parts:
+            self._parts = [self._open(Spliced(raw, part)) for part in found.parts]
+        else:
+            raw.close()
+            self._parts = [self._open(_native(path))]
+        first = self._parts[0]
+        self.samplerate, self.channels, self.format, self.subtype = (
+            first.samplerate,
+            first.channels,
+            first.format,
+            first.subtype,
+        )
+        if any((x.samplerate, x.channels) != (self.samplerate, self.channels) for x in self._parts):
+            raise AudioError("its parts differ in rate or channels: split it first", path)
+        self.frames: int = sum(x.frames for x in self._parts)
+        self._part = 0
+
+    def _open(self, source: Any) -> Any:
+        try:
+            return soundfile.SoundFile(source)
+        except soundfile.SoundFileError as error:
+            raise AudioError(f"is not a readable audio file: {_reason(error)}", self.path) from error
+        except TypeError as error:
+            raise AudioError("samples without a header cannot be read", self.path) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in self._parts:
+            part.close()
+        self._raw.close()
+
+    def seek(self, frame: int) -> None:
+        """Go on at a frame of the whole."""
+        for number, part in enumerate(self._parts):
+            self._part = number
+            if frame <= part.frames or number == len(self._parts) - 1:
+                break
+            frame -= part.frames
+        try:
+            self._parts[self._part].seek(min(frame, self._parts[self._part].frames))
+            for part in self._parts[self._part + 1 :]:
+                part.seek(0)
+        except soundfile.SoundFileError as error:
+            raise AudioError(f"is damaged: {_reason(error)}", self.path) from error
+
+    def read(self, frames: int) -> Samples:
+        """The next frames, (channels, up to ``frames``); −1: all that follow."""
+        pieces, left = [], frames
+        while True:
+            pieces.append(self._decode(left))
+            left -= pieces[-1].shape[-1] if frames >= 0 else 0
+            if left == 0 or self._part == len(self._parts) - 1:
+                break
+            self._part += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
+
+    def _decode(self, frames: int) -> Samples:
+        part = self._parts[self._part]
+        if part.channels * max(frames, part.frames if frames < 0 else 0) > MOST_SAMPLES:
+            raise AudioError(f"has {part.frames:,} frames of {part.channels} channels: read it in blocks", self.path)
+        try:
+            x: Samples = part.read(frames, dtype="float32", always_2d=True)
+        except soundfile.SoundFileError as error:
+            raise AudioError(f"is damaged: {_reason(error)}", self.path) from error
+        if not np.isfinite(x).all():
+            raise AudioError("holds samples that are not finite numbers", self.path)
+        return np.ascontiguousarray(x.T)
+
+
 class Writer:
-    """A sound file written in pieces: under a temporary name, renamed when all went well, removed when not."""
+    """A sound file written in pieces: under a temporary name, checked and renamed at the end, removed if it failed.
+
+    ``format`` and ``subtype`` are libsndfile's names; by default the suffix decides. ``large`` is for WAV whose length
+    is not known: it may grow beyond 4 GiB (as RF64), and is a plain WAV file if it does not. The file's mode is that of
+    ``like`` within the umask.
+    """
 
     def __init__(
         self,
@@ -109,24 +197,43 @@ class Writer:
         format: str | None = None,
         subtype: str | None = None,
         overwrite: bool = False,
+        large: bool = False,
+        like: str | os.PathLike[str] | None = None,
     ) -> None:
         self.path = Path(path)
         self.channels = channels
         self.frames = 0
-        self._replacing = replacing(self.path, overwrite)
-        kind = format or _format(self.path)
-        if subtype and not soundfile.check_format(kind, subtype):
-            known = ", ".join(soundfile.available_subtypes(kind))
-            raise AudioError(f"{kind} files hold no {subtype} samples, but {known}", path)
-        temporary = self._replacing.__enter__()
+        self.format = format or _format(self.path)
+        if subtype is None and self.path.suffix.lower() == ".opus":
+            subtype = "OPUS"
+        self._check(rate, subtype)
+        self._large = large and self.format == "WAV"
+        self._replacing = replacing(self.path, overwrite, like)
+        self._temporary = self._replacing.__enter__()
+        kind = "RF64" if self._large else self.format
         try:
             self._file: Any = soundfile.SoundFile(
-                temporary, "w", samplerate=rate, channels=channels, format=kind, subtype=subtype
+                _native(self._temporary), "w", samplerate=rate, channels=channels, format=kind, subtype=subtype
             )
         except (soundfile.SoundFileError, ValueError, TypeError) as error:
-            self._leave(error)
-            what = f"{kind} {subtype or ''}".strip()
-            raise AudioError(f"cannot be written as {what}, {rate} Hz, {channels} channels: {error}", path) from error
+            failure = OutputError(
+                f"cannot be written as {kind} {subtype or ''}, {rate} Hz, {channels} channels: {_reason(error)}",
+                self.path,
+            )
+            self._leave(failure)
+            raise failure from error
+
+    def _check(self, rate: int, subtype: str | None) -> None:
+        if subtype and not soundfile.check_format(self.format, subtype):
+            known = ", ".join(soundfile.available_subtypes(self.format))
+            raise OutputError(f"{self.format} files hold no {subtype} samples, but {known}", self.path)
+        if self.format == "OGG" and subtype == "OPUS" and rate not in OPUS_RATES:
+            known = ", ".join(f"{n:,}" for n in OPUS_RATES)
+            raise OutputError(f"Opus holds sample rates of {known} Hz, got {rate:,} Hz", self.path)
+        if self.format == "OGG" and subtype != "OPUS" and rate > MOST_VORBIS_RATE:
+            raise OutputError(
+                f"Ogg Vorbis holds sample rates up to {MOST_VORBIS_RATE:,} Hz, got {rate:,} Hz", self.path
+            )
 
     def write(self, samples: ArrayLike) -> None:
         """Append (channels, n) or, for one channel, (n,); values beyond ±1 are clipped by the format."""
@@ -136,10 +243,11 @@ class Writer:
         if x.ndim != 2 or len(x) != self.channels:
             raise AudioError(f"{self.channels} channels were announced, samples have shape {x.shape}", self.path)
         try:
-            self._file.write(np.ascontiguousarray(x.T))
+            for at in range(0, x.shape[1], WRITE_BLOCK):
+                self._file.write(np.ascontiguousarray(x[:, at : at + WRITE_BLOCK].T))
         except (soundfile.SoundFileError, OSError, AssertionError) as error:
             # A short write (a full disk) is an assertion in soundfile.
-            raise AudioError(f"could not be written: {str(error) or 'is the disk full?'}", self.path) from error
+            raise OutputError(f"could not be written: {str(error) or 'is the disk full?'}", self.path) from error
         self.frames += x.shape[-1]
 
     def __enter__(self) -> Self:
@@ -148,15 +256,64 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        failure = error
         try:
             self._file.close()
-        except soundfile.SoundFileError as failure:
-            self._leave(failure)
-            raise AudioError(f"could not be written: {failure}", self.path) from (error or failure)
-        self._leave(error)
+            if error is None:
+                self._finish()
+        except (soundfile.SoundFileError, OSError, AudioError) as reason:
+            failure = OutputError(f"could not be written: {_reason(reason)}; is the disk full?", self.path)
+            failure.__cause__ = reason
+        self._leave(failure)
+        if failure is not None and failure is not error:
+            raise failure
+
+    def _finish(self) -> None:
+        """Libsndfile does not say when a write fails on closing: the end must be on the disk and decode again."""
+        if self._large:
+            _downgrade(self._temporary)
+        with self._temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        with opened(self._temporary) as file:
+            if file.truncated:
+                raise AudioError(file.truncated)
+            file.seek(max(0, self.frames - file.samplerate))
+            there = max(0, self.frames - file.samplerate) + file.read(2 * file.samplerate).shape[-1]
+            if there < self.frames or (file.frames != self.frames and EXACT.get(self.format, True)):
+                raise AudioError(f"{there} of {self.frames} frames were there afterwards")
 
     def _leave(self, error: BaseException | None) -> None:
-        self._replacing.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        if error is None:
+            self._replacing.__exit__(None, None, None)
+            return
+        with suppress(type(error)):
+            self._replacing.__exit__(type(error), error, error.__traceback__)
+
+
+def _downgrade(path: Path) -> None:
+    """Make a RF64 file (EBU Tech 3306) that a plain WAV header can describe a plain WAV file, in place."""
+    size = path.stat().st_size
+    if size > PLAIN_WAV_BYTES:
+        return
+    with path.open("rb+") as file:
+        head = file.read(20)
+        if head[:4] != b"RF64" or head[12:16] != b"ds64":
+            raise AudioError("the RF64 header is not as expected")
+        at, length = 12, int.from_bytes(head[16:20], "little")
+        samples = int.from_bytes(file.read(16)[8:], "little")
+        while True:
+            at += 8 + length
+            file.seek(at)
+            name, length = struct.unpack("<4sI", file.read(8))
+            if name == b"data":
+                break
+        for place, data in (
+            (0, b"RIFF" + struct.pack("<I", size - 8)),
+            (12, b"JUNK"),
+            (at + 4, struct.pack("<I", samples)),
+        ):
+            file.seek(place)
+            file.write(data)
 
 
 def write(
@@ -173,63 +330,44 @@ def write(
         file.write(x)
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str], overwrite: bool = True) -> Iterator[Path]:
-    """A temporary name beside ``path``, renamed to it if the block succeeds and removed if it raises."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise AudioError(f"there is no folder {target.parent}", target)
-    if target.is_dir():
-        raise AudioError("is a folder", target)
-    _refuse(target, overwrite)
-    with system.replacing(target) as temporary:
-        yield temporary
-        _refuse(target, overwrite)
-
-
-def _refuse(target: Path, overwrite: bool) -> None:
-    if target.exists() and not overwrite:
-        raise AudioError("exists already; overwriting was not asked for", target)
-
-
-def opened(path: str | os.PathLike[str]) -> Any:
-    """The file as a ``soundfile.SoundFile``; what stands in the way is an error that names it."""
-    found = Path(path)
-    if found.is_dir():
-        raise AudioError("is a folder, not a sound file", path)
-    if not found.exists():
-        raise AudioError("no such file", path)
-    if not os.access(found, os.R_OK):
-        raise AudioError("may not be read", path)
-    if found.is_file() and found.stat().st_size == 0:
-        raise AudioError("is empty (0 bytes)", path)
+def opened(path: str | os.PathLike[str]) -> Decoder:
+    """Open a file for reading; what stands in the way is an error that names it. Devices and pipes are refused."""
     try:
-        return soundfile.SoundFile(os.fspath(path))
-    except soundfile.SoundFileError as error:
-        raise AudioError(f"is no sound file that can be read: {_reason(error)}", path) from error
-    except TypeError as error:
-        raise AudioError("samples without a header cannot be read", path) from error
-
-
-def decoded(file: Any, path: str | os.PathLike[str], frames: int) -> Samples:
-    """The next frames of an open file, (channels, up to ``frames``); −1: all that follow."""
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise AudioError("is a folder, not a sound file", path)
+        if not stat.S_ISREG(mode):
+            raise AudioError("is not a regular file; a pipe can be read from standard input, as -", path)
+        raw = open(path, "rb")  # noqa: SIM115 - the decoder closes it
+    except FileNotFoundError as error:
+        raise AudioError("no such file", path) from error
+    except PermissionError as error:
+        raise AudioError("may not be read", path) from error
+    except OSError as error:
+        raise AudioError(f"cannot be read: {error.strerror}", path) from error
     try:
-        x: Samples = file.read(frames, dtype="float32", always_2d=True)
-    except soundfile.SoundFileError as error:
-        raise AudioError(f"is damaged: {_reason(error)}", path) from error
-    if not np.isfinite(x).all():
-        raise AudioError("holds samples that are not finite numbers", path)
-    return np.ascontiguousarray(x.T)
+        if os.fstat(raw.fileno()).st_size == 0:
+            raise AudioError("is empty (0 bytes)", path)
+        return Decoder(path, raw)
+    except AudioError:
+        raw.close()
+        raise
+
+
+def _native(path: str | os.PathLike[str]) -> str | bytes:
+    """A path as soundfile takes it: bytes where names need not be text."""
+    return os.fspath(path) if os.name == "nt" else os.fsencode(path)
 
 
 def _reason(error: Exception) -> str:
     """libsndfile's words without the file name, which stands in front already."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error).rpartition("': ")[2].removeprefix("Error : ").rstrip(".")
 
 
 def _format(path: Path) -> str:
-    kind = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}.get(path.suffix[1:].lower())
-    kind = kind or path.suffix[1:].upper()
+    kind = SUFFIXES.get(path.suffix[1:].lower()) or path.suffix[1:].upper()
     if kind not in soundfile.available_formats() or kind == "RAW":
-        raise AudioError(f"unknown kind of sound file {path.suffix!r}; .wav, .flac, .ogg and .mp3 are known", path)
+        raise OutputError(f"unknown kind of audio file {path.suffix!r}; .wav, .flac, .ogg and .mp3 are known", path)
     return kind

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.files import replacing
-from centaurus.system import extra
+from centaurus.system import extra, replacing
 
 
 def stft(x: NDArray[np.float32], size: int = 512, hop: int = 128) -> NDArray[np.complex64]:

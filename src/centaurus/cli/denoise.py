@@ -86,11 +86,11 @@ def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, f
         pipe = Pipe(sys.stdout.buffer, source.layout, wav=layout is None)
         report = denoise_stream(source, pipe, denoiser, "standard output")
     else:
-        with open_sink(Job(Path(name), Path(out)), source.layout, overwrite=force) as sink:
+        with open_sink(Job(Path(name), Path(out)), source.layout, source.frames, overwrite=force) as sink:
             report = denoise_stream(source, sink, denoiser, out)
     listening.note_repaired(report.repaired)
-    if report.interrupted:
-        raise KeyboardInterrupt
+    if report.ended is not None:
+        raise report.ended
 
 
 def _files(

@@ -102,10 +102,10 @@ def plan(
 
 
 def _free(path: Path, force: bool) -> Path:
-    from centaurus.runtime.io import OutputError
+    from centaurus.system import OutputError
 
     if path.exists() and not force:
-        raise OutputError(f"{path}: exists already; -f overwrites")
+        raise OutputError("exists already; -f overwrites", path)
     return path
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 
 from centaurus import audio
@@ -174,11 +173,8 @@ def _decoded(clip: Clip, rate: int, start: int, frames: int) -> Samples:
         def source(first: int, count: int) -> Samples:
             room = (file.frames if clip.frames < 0 else clip.start + clip.frames) - clip.start - first
             count = max(0, room if count < 0 else min(count, room))
-            try:
-                file.seek(min(clip.start + first, file.frames))
-            except soundfile.SoundFileError as error:
-                raise AudioError(f"is damaged: {error}", clip.path) from error
-            x = files.decoded(file, clip.path, count)
+            file.seek(min(clip.start + first, file.frames))
+            x = file.read(count)
             if x.shape[-1] < count:
                 raise AudioError(f"cut short: {x.shape[-1]} of {count} frames could be decoded", clip.path)
             return audio.Audio(x, file.samplerate).mono

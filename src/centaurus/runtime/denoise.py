@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, dbfs
 from centaurus.audio.spectrogram import save_png
-from centaurus.runtime.io import Intake, OutputError, Source, as_rows, make_folder
+from centaurus.runtime.io import Intake, Source, as_rows, make_folder
 from centaurus.runtime.jobs import Job, open_sink, open_source
 from centaurus.runtime.modelfile import Settings
 from centaurus.runtime.native import find_compiler, find_source
@@ -225,15 +225,21 @@ class Report:
     level_out: float
     repaired: int
     removed_above: float | None = None
-    interrupted: bool = False
+    ended: BaseException | None = None
 
     @property
     def seconds(self) -> float:
         return self.frames / self.rate
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether something other than its end ended the recording."""
+        return self.ended is not None
+
     def json(self) -> dict[str, Any]:
         """As plain data; silence has no level."""
-        data = asdict(self) | {"seconds": self.seconds}
+        data = asdict(replace(self, ended=None)) | {"seconds": self.seconds, "interrupted": self.interrupted}
+        del data["ended"]
         return {key: None if value == float("-inf") else value for key, value in data.items()}
 
 
@@ -262,7 +268,8 @@ def denoise_stream(
 ) -> Report:
     """Everything from a source to a sink. ``heard`` is told the seconds of every block, and may raise to stop.
 
-    An interrupt while sound is still being made ends the recording, not the result: what was heard is written whole.
+    An interrupt, or a pipe that ends before the length it promised, ends a live recording and not the result: what was
+    heard is written whole, and the report says what ended it.
     """
     begin, frames, repaired = time.perf_counter(), 0, denoiser.repaired
     before, after = Level(), Level()
@@ -271,7 +278,7 @@ def denoise_stream(
         after.hear(x)
         sink.write(x)
 
-    interrupted = False
+    ended: BaseException | None = None
     try:
         for block in source.blocks:
             clean = denoiser.process(block)
@@ -279,10 +286,10 @@ def denoise_stream(
             before.hear(block)
             write(clean)
             heard(block.shape[1] / source.rate)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, AudioError) as error:
         if not source.live:
             raise
-        interrupted = True
+        ended = error
     write(denoiser.flush())
     return Report(
         source=source.name,
@@ -295,7 +302,7 @@ def denoise_stream(
         level_out=after.dbfs,
         repaired=denoiser.repaired - repaired,
         removed_above=denoiser.removed_above,
-        interrupted=interrupted,
+        ended=ended,
     )
 
 
@@ -313,7 +320,7 @@ class FileDenoiser:
         key = (source.rate, source.channels, seconds >= LONG)
         denoiser = self._ready.pop(key, None) or self.options.open(source.rate, source.channels, seconds)
         make_folder(job.output.parent)
-        with open_sink(job, source.layout, source.frames or 0, overwrite) as sink:
+        with open_sink(job, source.layout, source.frames, overwrite) as sink:
             report = denoise_stream(source, sink, denoiser, str(job.output), heard)
         self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something
         return report
@@ -365,10 +372,7 @@ def before_and_after(
 ) -> None:
     """Write a PNG of the first minute of two sound files of one rate, the mean of their channels."""
     signals = {"before": _beginning(before), "after": _beginning(after)}
-    try:
-        save_png(path, signals, open_source(before).rate, overwrite=overwrite)
-    except AudioError as error:
-        raise OutputError(str(error)) from error
+    save_png(path, signals, open_source(before).rate, overwrite=overwrite)
 
 
 def _beginning(path: str | os.PathLike[str]) -> NDArray[np.float32]:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
-from centaurus.runtime.io import Encoding, Layout, OutputError, Reader, Source, encode
-from centaurus.system import replacing
+from centaurus.runtime.io import Encoding, Layout, Reader, Source, encode
+from centaurus.system import OutputError, replacing
 
 # ffmpeg's name of each container, by suffix.
 AUDIO = {".m4a": "ipod", ".aac": "adts", ".wma": "asf", ".mka": "matroska"}
@@ -99,10 +99,6 @@ class ContainerSink:
         overwrite: bool = False,
     ) -> None:
         self.path, self.layout = Path(path), layout
-        if self.path.exists() and not overwrite:
-            raise OutputError(f"{path}: exists already; -f overwrites")
-        if not self.path.parent.is_dir():
-            raise OutputError(f"{path}: there is no folder {self.path.parent}")
         suffix = self.path.suffix.lower()
         keeps = original is not None and suffix in VIDEO and Path(original).suffix.lower() in VIDEO
         raw = ["-f", "f32le", "-ar", str(layout.rate), "-ac", str(layout.channels), "-i", "pipe:0"]
@@ -110,7 +106,7 @@ class ContainerSink:
         copied = ["-map", "1:v?", "-map", "1:s?", "-c:v", "copy", "-c:s", "copy"] if keeps else []
         self._stack = ExitStack()
         self._complaints = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        temporary = self._stack.enter_context(replacing(self.path))
+        temporary = self._stack.enter_context(replacing(self.path, overwrite, original))
         target = ["-f", CONTAINERS[suffix], "-y", _file(temporary)]
         command = [program(path), *QUIET[1:], *raw, *other, "-map", "0:a", *copied, *target]
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -148,7 +144,7 @@ class ContainerSink:
 
     def _failure(self) -> OutputError:
         self._process.wait()
-        return OutputError(f"{self.path}: could not be written by ffmpeg: {_last(self._complaints)}")
+        return OutputError(f"could not be written by ffmpeg: {_last(self._complaints)}", self.path)
 
 
 def _file(path: str | os.PathLike[str]) -> str:

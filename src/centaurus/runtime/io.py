@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
+from centaurus.system import OutputError
 
 Block = NDArray[np.float32]
 READ = 1 << 16  # bytes at once, at most; what has arrived is taken as it is
@@ -120,7 +120,7 @@ class Reader:
                 yield decode(data[:whole], self.layout)
         if self._left:
             raise AudioError(f"ended {self._left:,} bytes before the length its WAV header promised", self.name)
-        while self.wav and self._stream.read(READ):
+        while self.wav and _some(self._stream, READ):
             pass  # chunks after the samples: the writer should not see a broken pipe
 
     def _read(self) -> bytes:
@@ -181,9 +181,24 @@ class Reader:
 
 
 def _some(stream: BinaryIO, count: int) -> bytes:
-    """What has arrived, at least a byte unless the stream has ended."""
-    read = getattr(stream, "read1", stream.read)
-    return bytes(read(count))
+    """What has arrived, at least a byte unless the stream has ended.
+
+    The unbuffered stream is asked: a buffered one cannot tell the end of a non-blocking stream from "nothing yet".
+    """
+    raw = getattr(stream, "raw", stream)
+    while (data := raw.read(count)) is None:
+        select.select([raw], [], [])
+    return bytes(data)
+
+
+def _all(stream: BinaryIO, data: bytes) -> None:
+    """Write everything at once, waiting where a non-blocking stream takes no more."""
+    raw, rest = getattr(stream, "raw", stream), memoryview(data)
+    while rest:
+        count = raw.write(rest)
+        if count is None:
+            select.select([], [raw], [])
+        rest = rest[count or 0 :]
 
 
 def wav_header(layout: Layout) -> bytes:
@@ -201,13 +216,11 @@ class Pipe:
     def __init__(self, stream: BinaryIO, layout: Layout, wav: bool = True) -> None:
         self._stream, self.layout = stream, layout
         if wav:
-            stream.write(wav_header(layout))
-            stream.flush()
+            _all(stream, wav_header(layout))
 
     def write(self, x: NDArray[np.float32]) -> None:
         """Append (channels, n)."""
-        self._stream.write(encode(x, self.layout.encoding))
-        self._stream.flush()
+        _all(self._stream, encode(x, self.layout.encoding))
 
 
 MICROPHONE_BLOCK = 0.02  # seconds
@@ -264,7 +277,6 @@ def _named(device: str | None) -> str:
     return "" if device is None else f" {device!r}"
 
 
-ESTIMATED = ("MPEG",)  # formats whose header does not give the exact length
 ENCODINGS = {
     "PCM_U8": Encoding.U8,
     "PCM_24": Encoding.S24,
@@ -297,19 +309,19 @@ def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
     """A sound file in blocks of about so many seconds. One that is cut short is an error, at once or at its end."""
     about = info(path)
     if about.truncated:
-        raise AudioError(f"is cut short: its header promises more than the {about.frames} frames it holds", path)
-    pieces = _complete(path, max(1, round(about.rate * seconds)), about.frames, about.format not in ESTIMATED)
+        raise AudioError(f"is cut short: {about.truncated}", path)
+    pieces = _complete(path, max(1, round(about.rate * seconds)), about.frames)
     layout = Layout(about.rate, about.channels, ENCODINGS.get(about.subtype, Encoding.S16))
     return Source(str(path), layout, pieces, about.frames)
 
 
-def _complete(path: str | os.PathLike[str], frames: int, wanted: int, exact: bool) -> Iterator[Block]:
-    found = 0
+def _complete(path: str | os.PathLike[str], frames: int, expected: int) -> Iterator[Block]:
+    count = 0
     for block in blocks(path, frames):
-        found += block.shape[-1]
+        count += block.shape[-1]
         yield block
-    if exact and found < wanted:
-        raise AudioError(f"is cut short: {found} of {wanted} frames could be decoded", path)
+    if count < expected:
+        raise AudioError(f"is cut short: {count} of {expected} frames could be decoded", path)
 
 
 def from_pipe(stream: BinaryIO, raw: Layout | None = None) -> Source:
@@ -381,10 +393,6 @@ SUBTYPES = {
 LARGE = 3_900_000_000  # bytes: a plain WAV file can hold a little more
 
 
-class OutputError(OSError):
-    """Something cannot be written: it exists, the disk is full, the format cannot hold it. The message names it."""
-
-
 def subtype_in(suffix: str, encoding: Encoding) -> str | None:
     """How a format stores such samples: as they are, else with 24 bits if they had more than 16, else its own way."""
     kind = {".aif": "AIFF"}.get(suffix, suffix[1:].upper())
@@ -394,47 +402,22 @@ def subtype_in(suffix: str, encoding: Encoding) -> str | None:
 
 
 def make_folder(path: Path) -> None:
-    """The folder, with those above it."""
+    """Make a folder, with those above it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be made a folder: {error.strerror}") from error
+        raise OutputError(f"cannot be made a folder: {error.strerror}", path) from error
 
 
-@contextmanager
-def _as_output() -> Iterator[None]:
-    try:
-        yield
-    except AudioError as error:
-        raise OutputError(str(error)) from error
-
-
-class FileSink:
-    """A sound file written in blocks (channels, n): there whole in the end, or not at all."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        layout: Layout,
-        frames: int = 0,
-        overwrite: bool = False,
-    ) -> None:
-        kind = Path(path).suffix.lower()
-        large = kind == ".wav" and frames * layout.frame > LARGE
-        subtype = subtype_in(kind, layout.encoding)
-        with _as_output():
-            self._file = Writer(path, layout.rate, layout.channels, "RF64" if large else None, subtype, overwrite)
-
-    def write(self, x: NDArray[np.float32]) -> None:
-        """Append a block."""
-        with _as_output():
-            self._file.write(x)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _as_output():
-            self._file.__exit__(kind, error, trace)
+def open_writer(
+    path: str | os.PathLike[str],
+    layout: Layout,
+    frames: int | None = None,
+    overwrite: bool = False,
+    like: str | os.PathLike[str] | None = None,
+) -> Writer:
+    """A sound file for blocks of a layout: there whole in the end, or not at all. ``frames`` is the length if known."""
+    suffix = Path(path).suffix.lower()
+    large = frames is None or frames * layout.frame > LARGE
+    subtype = subtype_in(suffix, layout.encoding)
+    return Writer(path, layout.rate, layout.channels, None, subtype, overwrite, large, like)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from centaurus.audio import AudioError
+from centaurus.audio import AudioError, Writer
 from centaurus.runtime import ffmpeg
-from centaurus.runtime.io import FileSink, Layout, OutputError, Source, from_file
+from centaurus.runtime.io import Layout, Source, from_file, open_writer
+from centaurus.system import OutputError
 
 KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
 MODELS = {".onnx", ".safetensors", ".pt", ".pth", ".ckpt"}
@@ -116,17 +117,17 @@ def _is_folder(output: str) -> bool:
 def _check_folder(output: str, suffix: str | None) -> None:
     named = Path(output).suffix.lower()
     if not _is_folder(output) and (named in KINDS or named in ffmpeg.CONTAINERS or named == suffix):
-        raise OutputError(f"{output}: is one file for several results: name a folder with -o, such as {output}/")
+        raise OutputError(f"is one file for several results: name a folder with -o, such as {output}/", output)
 
 
 def _check(jobs: Sequence[Job], overwrite: bool) -> None:
     twice = [path for path, count in Counter(job.output for job in jobs).items() if count > 1]
     if twice:
-        raise OutputError(f"{twice[0]}: would be written twice, by different inputs: give another folder with -o")
-    there = [job.output for job in jobs if job.output.exists()]
+        raise OutputError("would be written twice, by different inputs: give another folder with -o", twice[0])
+    there = [job.output for job in jobs if os.path.lexists(job.output)]
     if there and not overwrite:
         more = f", and {len(there) - 1} more" if len(there) > 1 else ""
-        raise OutputError(f"{there[0]}: exists already{more}; -f overwrites")
+        raise OutputError(f"exists already{more}; -f overwrites", there[0])
 
 
 def open_source(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
@@ -134,8 +135,10 @@ def open_source(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
     return ffmpeg.from_container(path) if ffmpeg.is_container(path) else from_file(path, seconds)
 
 
-def open_sink(job: Job, layout: Layout, frames: int = 0, overwrite: bool = False) -> FileSink | ffmpeg.ContainerSink:
-    """The file to write; a video keeps its pictures."""
+def open_sink(
+    job: Job, layout: Layout, frames: int | None = None, overwrite: bool = False
+) -> Writer | ffmpeg.ContainerSink:
+    """The file to write; a video keeps its pictures. ``frames`` is the length if it is known."""
     if ffmpeg.is_container(job.output):
         return ffmpeg.ContainerSink(job.output, layout, job.source, overwrite)
-    return FileSink(job.output, layout, frames, overwrite)
+    return open_writer(job.output, layout, frames, overwrite, like=job.source)

@@ -1,0 +1,381 @@
+"""What libsndfile does not say about a file: whether it is cut short, and parts or lengths that it would not see.
+
+MP3 without a Xing header, joined MP3, chained Ogg and FLAC of unknown length are decoded in parts: byte ranges of the
+file, with a header in front that gives the length.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import BinaryIO, NamedTuple
+
+# RIFF sizes that mean "not known when the header was written": 0, those that arecord and sox write, those of ffmpeg.
+STREAMED_SIZES = (range(1), range(0x7FFF0000, 0x80000000), range(0xFFFF0000, 0x100000000))
+W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
+W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
+MOST_CHUNKS = 4096
+# Bit rates in kbit/s by index, and sample rates in Hz, of MPEG 1 and of MPEG 2 and 2.5 (ISO 11172-3, 13818-3).
+BIT_RATES = {
+    1: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+SAMPLE_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
+WIDE_FRAME = {1: 9, 2: 12}  # index of 128 kbit/s: such a frame has room for a Xing header at every sample rate
+RESYNC = 1 << 16  # bytes of garbage between two MPEG frames that are skipped
+FLAC_TAIL = 1 << 18  # bytes in which the last FLAC frame is looked for; the longest common ones have 64 kB
+FLAC_TRIES = 4  # headers that are tried: a false one passes its checksum once in millions of bytes
+
+
+class Part(NamedTuple):
+    """Bytes ``start`` to ``stop`` of a file behind ``head``: something that libsndfile decodes whole."""
+
+    head: bytes
+    start: int
+    stop: int
+
+
+class Survey(NamedTuple):
+    """What was found: why the file is cut short ("" if it is not), and its parts ("no parts": decode it as it is)."""
+
+    cut: str = ""
+    parts: tuple[Part, ...] = ()
+
+
+class Spliced(io.RawIOBase):
+    """A part of a file as a file of its own."""
+
+    def __init__(self, file: BinaryIO, part: Part) -> None:
+        self._file, self._part, self._at = file, part, 0
+        self._size = len(part.head) + part.stop - part.start
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        head, start = self._part.head, self._part.start
+        data = head[self._at : self._at + len(view)]
+        wanted = min(len(view), max(0, self._size - self._at)) - len(data)
+        if wanted > 0:
+            self._file.seek(start + max(0, self._at - len(head)))
+            data += self._file.read(wanted)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def survey(file: BinaryIO, size: int) -> Survey:
+    """Look through a file's structure by its first bytes; a kind that is not known is taken as it is."""
+    magic = _at(file, 0, 16)
+    for prefix, look in SURVEYS.items():
+        if magic.startswith(prefix):
+            return look(file, size)
+    if magic[:3] == b"ID3" or _mpeg_frame(magic[:4]) is not None:
+        return _mpeg(file, size)
+    return Survey()
+
+
+def _at(file: BinaryIO, offset: int, count: int) -> bytes:
+    file.seek(offset)
+    return file.read(count)
+
+
+def _declared(offset: int, length: int, size: int) -> Survey:
+    """Whether samples from ``offset`` on are as many bytes as a header says."""
+    missing = offset + length - size
+    return Survey(f"{missing:,} of {length:,} bytes of samples are missing" if missing > 0 else "")
+
+
+def _riff(file: BinaryIO, size: int) -> Survey:
+    long = None
+    for name, offset, length in _chunks(file, size, 12, "<4sI", even=True):
+        if name == b"ds64" and length >= 16:
+            long = struct.unpack("<Q", _at(file, offset + 8, 8).ljust(8, b"\0"))[0]
+        elif name == b"data":
+            if length == 0xFFFFFFFF and long:
+                return _declared(offset, long, size) if long < 1 << 62 else Survey()
+            return Survey() if any(length in sizes for sizes in STREAMED_SIZES) else _declared(offset, length, size)
+    return Survey()
+
+
+def _aiff(file: BinaryIO, size: int) -> Survey:
+    for name, offset, length in _chunks(file, size, 12, ">4sI", even=True):
+        if name == b"SSND":
+            return _declared(offset, length, size) if length not in (0, 0xFFFFFFFF) else Survey()
+    return Survey("it has no samples") if size > 12 else Survey()
+
+
+def _caf(file: BinaryIO, size: int) -> Survey:
+    for name, offset, length in _chunks(file, size, 8, ">4sq", even=False):
+        if name == b"data":
+            return _declared(offset, length, size) if length >= 0 else Survey()
+    return Survey()
+
+
+def _w64(file: BinaryIO, size: int) -> Survey:
+    at = 40
+    for _ in range(MOST_CHUNKS):
+        head = _at(file, at, 24)
+        if len(head) < 24:
+            break
+        length = struct.unpack("<Q", head[16:])[0]
+        if head[:16] == W64_DATA:
+            return _declared(at + 24, length - 24, size) if 24 < length < 1 << 62 else Survey()
+        at += max(24, length + 7 & ~7)
+    return Survey()
+
+
+def _au(file: BinaryIO, size: int) -> Survey:
+    offset, length = struct.unpack(">II", _at(file, 4, 8).ljust(8, b"\0"))
+    return _declared(offset, length, size) if length not in (0, 0xFFFFFFFF) else Survey()
+
+
+def _chunks(file: BinaryIO, size: int, at: int, form: str, even: bool) -> Iterator[tuple[bytes, int, int]]:
+    """Names, offsets and lengths of chunks, from ``at`` on."""
+    width = struct.calcsize(form)
+    for _ in range(MOST_CHUNKS):
+        head = _at(file, at, width)
+        if len(head) < width:
+            return
+        name, length = struct.unpack(form, head)
+        yield name, at + width, length
+        at += width + max(0, length) + (length % 2 if even else 0)
+        if at >= size:
+            return
+
+
+def _flac(file: BinaryIO, size: int) -> Survey:
+    """STREAMINFO with a length of zero means an unknown one: it follows from the number of the last frame."""
+    head = bytearray(_at(file, 0, 42))
+    if len(head) < 42 or head[4] & 127 != 0:
+        return Survey()
+    facts = int.from_bytes(head[18:26], "big")
+    if facts & (1 << 36) - 1:
+        return Survey()
+    start = max(42, size - FLAC_TAIL)
+    tail, largest = _at(file, start, size - start), int.from_bytes(head[10:12], "big")
+    end = len(tail) - 128 if tail[-128:-125] == b"TAG" else len(tail)
+    place, tries = tail.rfind(b"\xff", 0, end), FLAC_TRIES
+    while place >= 0 and tries:
+        if tail[place + 1 : place + 2] in (b"\xf8", b"\xf9"):
+            frames = _flac_end(tail[place : min(end, place + 32)], largest)
+            if frames and _crc(tail[place : end - 2], 0x8005, 16) == tail[end - 2 : end]:
+                head[18:26] = (facts | frames).to_bytes(8, "big")
+                return Survey(parts=(Part(bytes(head), 42, size),))
+            tries -= frames > 0
+        place = tail.rfind(b"\xff", 0, place)
+    return Survey("it ends within a frame" if size > 42 else "")
+
+
+def _flac_end(frame: bytes, largest: int) -> int:
+    """The samples of a stream up to the end of a frame; 0 if these bytes are not the header of one (RFC 9639)."""
+    code, first = frame[2] >> 4 if len(frame) > 6 else 0, frame[4] if len(frame) > 6 else 0
+    extra = 0 if first < 0x80 else 7 - (0xFF ^ first).bit_length()
+    if not code or not 0 <= extra <= 6 or first & 0xC0 == 0x80:
+        return 0
+    number = first & (0x7F if not extra else 0x3F >> extra)
+    for byte in frame[5 : 5 + extra]:
+        number = number << 6 | byte & 0x3F
+    at = 5 + extra
+    if code in (6, 7):
+        width = code - 5
+        block = int.from_bytes(frame[at : at + width], "big") + 1
+        at += width
+    else:
+        block = 192 if code == 1 else 576 << code - 2 if code <= 5 else 256 << code - 8
+    at += {12: 1, 13: 2, 14: 2}.get(frame[2] & 15, 0)
+    if _crc(frame[:at], 0x07, 8) != frame[at : at + 1]:
+        return 0
+    return number + block if frame[1] & 1 else number * largest + block
+
+
+def _crc(data: bytes, polynomial: int, bits: int) -> bytes:
+    table, value, mask = _crc_table(polynomial, bits), 0, (1 << bits) - 1
+    for byte in data:
+        value = table[value >> bits - 8 ^ byte] ^ value << 8 & mask
+    return value.to_bytes(bits // 8, "big")
+
+
+@cache
+def _crc_table(polynomial: int, bits: int) -> list[int]:
+    """The checksum of each byte."""
+    table = []
+    for byte in range(256):
+        value = byte << bits - 8
+        for _ in range(8):
+            value = value << 1 ^ (polynomial | 1 << bits if value >> bits - 1 else 0)
+        table.append(value)
+    return table
+
+
+def _ogg(file: BinaryIO, size: int) -> Survey:
+    """Pages one after another. A first page after others begins the next link of a chain; a last page ends each."""
+    links: list[int] = []
+    unended: set[bytes] = set()
+    at, beginning = 0, False
+    while at < size:
+        head = _at(file, at, 27)
+        if head[:4] != b"OggS" or len(head) < 27:
+            around = _at(file, at, RESYNC).find(b"OggS", 1)
+            if around < 0:
+                break
+            at += around
+            continue
+        flags, serial, segments = head[5], head[14:18], head[26]
+        table = file.read(segments)
+        length = 27 + segments + sum(table)
+        if flags & 2:
+            if not beginning:
+                if unended:
+                    return Survey("one of its chained streams does not end")
+                links.append(at)
+            unended.add(serial)
+        beginning = bool(flags & 2)
+        if flags & 4:
+            unended.discard(serial)
+        if len(table) < segments or at + length > size:
+            return Survey("it ends within a page")
+        at += length
+    if unended:
+        return Survey("its last page is missing")
+    ends = [*links[1:], size]
+    return Survey(parts=tuple(Part(b"", *link) for link in zip(links, ends, strict=True)) if len(links) > 1 else ())
+
+
+class _Frame(NamedTuple):
+    """The header of an MPEG frame: its bytes, version (1 or 2), samples, and the layer III that libsndfile decodes."""
+
+    length: int
+    version: int
+    samples: int
+    rate: int
+    side: int
+
+
+def _mpeg_frame(head: bytes) -> _Frame | None:
+    """The header of a layer III frame, or None."""
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
+        return None
+    kind, index, rate_index = head[1] >> 3 & 3, head[2] >> 4, head[2] >> 2 & 3
+    if kind == 1 or index in (0, 15) or rate_index == 3:
+        return None
+    version, rate = 1 if kind == 3 else 2, SAMPLE_RATES[kind][rate_index]
+    samples = 1152 if version == 1 else 576
+    length = samples // 8 * BIT_RATES[version][index] * 1000 // rate + (head[2] >> 1 & 1)
+    mono = head[3] >> 6 == 3
+    side = (17 if mono else 32) if version == 1 else (9 if mono else 17)
+    return _Frame(length, version, samples, rate, side)
+
+
+class _Track(NamedTuple):
+    """Frames of one recording: where they begin, the header of the first, and the count that a Xing header gives."""
+
+    start: int
+    first: bytes
+    promised: int | None
+    tagged: int  # bytes of the frame with the Xing header
+
+
+def _mpeg(file: BinaryIO, size: int) -> Survey:
+    """Every frame from header to header. A Xing header (also called Info) begins a recording and gives its frames."""
+    tracks: list[tuple[_Track, int, int]] = []  # with the frames that were counted, and where they end
+    track, count, at = None, 0, 0
+    while at + 4 <= size:
+        head = _at(file, at, 160)
+        frame = _mpeg_frame(head)
+        if frame is None:
+            skip = _tag(head) or _resync(file, at)
+            if not skip:
+                break
+            at += skip
+            continue
+        if at + frame.length > size:
+            return Survey("it ends within a frame")
+        promised = _xing(head, frame.side)
+        if track is None or promised is not None:
+            if track is not None:
+                tracks.append((track, count, at))
+            track, count = _Track(at, head[:4], promised, 0 if promised is None else frame.length), 0
+        count += promised is None
+        at += frame.length
+    if track is None:
+        return Survey()
+    tracks.append((track, count, at))
+    short = next((t for t, n, _ in tracks if t.promised is not None and n + 1 < t.promised), None)
+    if short is not None:
+        return Survey(f"its header promises {short.promised:,} frames, which it does not have")
+    exact = len(tracks) == 1 and tracks[0][0].promised == tracks[0][1]
+    return Survey(parts=() if exact else tuple(_counted(*track) for track in tracks if track[1]))
+
+
+def _counted(track: _Track, count: int, stop: int) -> Part:
+    """The frames of a recording behind a Xing header that gives their number."""
+    if track.promised == count:
+        return Part(b"", track.start, stop)
+    frame = _mpeg_frame(track.first)
+    assert frame is not None
+    first = bytearray(track.first)
+    first[1] |= 1  # no checksum
+    first[2] = WIDE_FRAME[frame.version] << 4 | first[2] & 0x0C
+    wide = _mpeg_frame(bytes(first))
+    assert wide is not None
+    words = bytes(first) + bytes(frame.side) + b"Xing" + struct.pack(">II", 1, count)
+    return Part(words.ljust(wide.length, b"\0"), track.start + track.tagged, stop)
+
+
+def _xing(head: bytes, side: int) -> int | None:
+    """The number of frames in a Xing header; 0 if it does not give it, None if this is not one."""
+    at = 4 + side
+    if head[at : at + 4] not in (b"Xing", b"Info"):
+        return None
+    flags, count = struct.unpack(">II", head[at + 4 : at + 12])
+    return count if flags & 1 else 0
+
+
+def _tag(head: bytes) -> int:
+    """Bytes of an ID3 or APE tag between frames."""
+    if head[:3] == b"ID3" and len(head) >= 10:
+        a, b, c, d = (byte & 127 for byte in head[6:10])
+        return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 16 else 0)
+    if head[:3] == b"TAG":
+        return 128
+    if head[:8] == b"APETAGEX":
+        return 32 + struct.unpack("<I", head[12:16])[0] if head[23] & 0x20 else 32
+    return 0
+
+
+def _resync(file: BinaryIO, at: int) -> int:
+    """Bytes to the next two frames in a row; 0 if there are none near."""
+    data = _at(file, at, RESYNC)
+    place = data.find(b"\xff", 1)
+    while 0 < place < len(data) - 4:
+        frame = _mpeg_frame(data[place : place + 4])
+        if frame is not None and _mpeg_frame(data[place + frame.length : place + frame.length + 4]) is not None:
+            return place
+        place = data.find(b"\xff", place + 1)
+    return 0
+
+
+SURVEYS: dict[bytes, Callable[[BinaryIO, int], Survey]] = {
+    b"RIFF": _riff,
+    b"RF64": _riff,
+    W64_RIFF: _w64,
+    b"FORM": _aiff,
+    b".snd": _au,
+    b"caff": _caf,
+    b"fLaC": _flac,
+    b"OggS": _ogg,
+}
