@@ -1,7 +1,7 @@
 """Make the ONNX files and WebAssembly modules that ship from the safetensors beside them: ``make models``.
 
-A model's card is the Markdown file of the same name, and travels in the ONNX file. Modules need clang and lld; without
-them those that are there stay. ``python scripts/models.py NAME …`` makes only these.
+A model's card is the Markdown file of the same name; its text without the front matter travels in the ONNX file.
+Modules need clang and lld; without them those there stay. ``python scripts/models.py NAME …`` makes these only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from centaurus.export.c.wasm import export_wasm, find_clang
 from centaurus.export.write import export_and_compare
 from centaurus.models import load_network, shipped
+from centaurus.runtime.cards import read_card
 
 MOST_BYTES = 5_000_000
 WITHOUT_MODULE = ("denoise-16k-raw", "kws-30-raw")  # kept for comparison
@@ -22,8 +23,7 @@ def main() -> None:
     """Export every shipped model, each compared with torch before it replaces the one that is there."""
     folder = Path(str(files("centaurus") / "pretrained"))
     for name in sys.argv[1:] or shipped():
-        card = folder / f"{name}.md"
-        text = card.read_text() if card.is_file() else None
+        _, text = read_card(folder / f"{name}.md")
         made = export_and_compare(load_network(name), folder / f"{name}.onnx", name=name, card=text)
         size = made.path.stat().st_size
         assert size < MOST_BYTES, f"{made.path} has {size} bytes, {MOST_BYTES} may ship"

@@ -52,4 +52,4 @@ def test_commands_without_torch(base: Path, sound: Path, tmp_path: Path) -> None
     data = json.loads(run(base, "bench", str(exported("classifier")), "--seconds", "0.1", "--json"))
     assert [row["name"].split(" ", 1)[1] for row in data["runs"]] in (["thread"], ["thread", "threads"])
     told = run(base, "export", "denoiser/hybrid", "-o", str(tmp_path / "x.onnx"), code=2)
-    assert "pip install 'centaurus-ssm[torch]'" in told
+    assert f"pip install '{ROOT}[export]'" in told

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 EXTRAS = {
     "torch": ("torch", "safetensors"),
@@ -21,6 +24,7 @@ EXTRAS = {
     "hub": ("huggingface_hub",),
 }
 """The optional packages of each extra of ``centaurus-ssm``."""
+WITH_TORCH = ("export", "train")  # extras that include the extra torch
 
 
 class OutputError(OSError):
@@ -111,10 +115,39 @@ def extra(package: str) -> Any:
         raise ImportError(what_to_install(error)) from error
 
 
-def what_to_install(error: ModuleNotFoundError) -> str:
-    """Return the error's text, naming the extra that has the missing package if there is one."""
+def what_to_install(error: ModuleNotFoundError, preferred: str = "") -> str:
+    """Return the error's text, with the extra that has the missing package and how to install it.
+
+    ``preferred`` is the extra to name if it has the package too, such as ``train`` for a command that trains.
+    """
     package = (error.name or "").partition(".")[0]
-    for name, packages in EXTRAS.items():
-        if package in packages:
-            return f"{package} is needed for this and is not installed: pip install 'centaurus-ssm[{name}]'"
-    return str(error)
+    names = [name for name, packages in EXTRAS.items() if package in packages]
+    if not names:
+        return str(error)
+    name = preferred if preferred in WITH_TORCH and names == ["torch"] else names[0]
+    return f"{package} is needed for this and is not installed: {install_command(name)}"
+
+
+def install_command(name: str) -> str:
+    """Return the pip command that installs an extra in the way this package was installed itself.
+
+    Without a release on an index that is from the clone, or else the extra's packages by name.
+    """
+    try:
+        origin = metadata.distribution("centaurus-ssm").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return f"pip install {' '.join(_packages(name))}"
+    if origin is None:
+        return f"pip install 'centaurus-ssm[{name}]'"
+    found = json.loads(origin)
+    if "vcs_info" in found:
+        return f"pip install 'centaurus-ssm[{name}] @ {found['vcs_info']['vcs']}+{found['url']}'"
+    folder = Path(url2pathname(urlsplit(found["url"]).path))
+    if not (folder / "pyproject.toml").is_file():
+        return f"pip install {' '.join(_packages(name))}"
+    editable = "-e " if found.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}'{folder}[{name}]'"
+
+
+def _packages(name: str) -> tuple[str, ...]:
+    return (*(EXTRAS["torch"] if name in WITH_TORCH else ()), *EXTRAS[name])

@@ -146,5 +146,5 @@ def test_a_picture_has_a_panel_for_each_signal(tmp_path: Path) -> None:
 
 def test_pictures_without_matplotlib_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"centaurus-ssm\[plot\]"):
+    with pytest.raises(ImportError, match=r"pip install .*\[plot\]"):
         audio.save_png(tmp_path / "a.png", {"x": noise(100)}, 16_000)

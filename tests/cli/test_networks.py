@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import centaurus as ct
 from centaurus.models import names
+from centaurus.runtime import Session
+from centaurus.runtime.cards import read_card
+from centaurus.runtime.modelfile import find_model, shipped_models
 from centaurus.ssm import SSM
 from tests.cli.run import run
 
@@ -24,14 +30,43 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_models_lists_every_network(capsys: pytest.CaptureFixture[str]) -> None:
-    done = run(capsys, "models")
+    done = run(capsys, "models", "--networks")
     assert done.code == 0
     assert width(done.out) <= 80
     assert all(name in done.out for name in names())
-    rows = {row["name"]: row for row in run(capsys, "models", "--json").json()}
+    rows = {row["name"]: row for row in run(capsys, "models", "--networks", "--json").json()}
     assert list(rows) == names()
     assert rows["denoiser/hybrid"]["parameters"] == 773_440
     assert round(rows["denoiser/hybrid"]["flops_per_second"] / 1e6, 1) == 336.9
+
+
+def test_models_lists_what_ships(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run(capsys, "models")
+    assert done.code == 0
+    assert width(done.out) <= 80
+    rows = {row["name"]: row for row in run(capsys, "models", "--json").json()}
+    assert sorted(rows) == shipped_models()
+    assert list(rows)[:3] == ["denoise-16k", "kws-30", "commands"]  # what commands take by default
+    for name, row in rows.items():
+        settings = Session(name).settings
+        assert (row["rate"], row["latency"]) == (settings.rate, settings.latency / settings.rate)
+        assert all(cell in done.out for cell in (name, row["command"], *row["score"].split(), row["licence"]))
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_score_of_a_model_is_in_its_card(name: str) -> None:
+    front, text = read_card(find_model(name).with_suffix(".md"))
+    body = text.replace("%", " %").replace("  %", " %")
+    numbers = re.findall(r"\d+\.\d+(?: %)?", front["score"])
+    assert numbers
+    assert all(number in body for number in numbers)
+
+
+def test_models_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; from centaurus.cli.main import main; main(['models'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "denoise-16k" in done.stdout
 
 
 def test_count_by_name_file_and_convention(capsys: pytest.CaptureFixture[str], model: Path) -> None:

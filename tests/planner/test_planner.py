@@ -116,7 +116,7 @@ def test_inference_is_cheaper_than_training(expression: str, modes: str) -> None
 def test_a_plan_prints_as_a_table(expression: str, modes: str, sizes: dict[str, int]) -> None:
     plan = plan_expression(expression, {i: s for i, s in sizes.items() if i in expression}, modes=modes)
     lines = str(plan).splitlines()
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     assert expression in lines[0]
     assert all(f"{i}={s}" in lines[0] for i, s in plan.sizes)
     header = next(n for n, line in enumerate(lines) if line.startswith("step"))
@@ -134,7 +134,9 @@ def test_a_plan_prints_as_a_table(expression: str, modes: str, sizes: dict[str, 
 
 def test_the_running_peak_ends_at_the_plans_peak() -> None:
     plan = plan_expression(BOTTLENECK, BASE, modes="nm")
-    rows = str(plan).splitlines()[2 : 3 + len(plan.steps)]
+    lines = str(plan).splitlines()
+    header = next(n for n, line in enumerate(lines) if line.startswith("step"))
+    rows = lines[header + 1 : header + 2 + len(plan.steps)]
     peaks = [float(re.findall(r"\d+\.\d+", row)[1]) for row in rows]
     assert peaks[-1] == max(peaks[:-1]) == pytest.approx(plan.peak_bytes / 1e6, abs=0.05)
 

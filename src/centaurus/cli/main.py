@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -70,6 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         from centaurus.system import what_to_install
 
-        output.fail(what_to_install(error))
+        command = next((word for word in arguments or sys.argv[1:] if not word.startswith("-")), "")
+        output.fail(what_to_install(error, preferred=command))
     except (ValueError, OSError, ImportError) as error:
         output.fail(error, faults.exit_code(error))

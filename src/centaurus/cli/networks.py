@@ -26,8 +26,33 @@ class Convention(StrEnum):
     RESULTS = "results"
 
 
-def models(rate: Rate = 16_000, json: output.Json = False) -> None:
-    """List the networks by name, with their parameters and floating-point operations for each second of audio."""
+def models(
+    networks: Annotated[
+        bool, typer.Option("--networks", help="The networks that can be built and trained, counted; needs torch.")
+    ] = False,
+    rate: Rate = 16_000,
+    json: output.Json = False,
+) -> None:
+    """List the models that ship: task, rate, latency, size, score and licence; or the networks to train."""
+    if networks:
+        _show_networks(rate, json)
+        return
+    from centaurus.runtime.cards import describe_shipped
+
+    found = describe_shipped()
+    if json:
+        output.show_json([model.json() for model in found])
+        return
+    columns = ["name", "command", "kHz", "ms", "size", "score", "licence"]
+    rows = [
+        [m.name, m.command, f"{m.rate / 1000:g}", f"{1000 * m.latency:g}", output.size(m.bytes), m.score, m.licence]
+        for m in found
+    ]
+    output.show_table(columns, rows, text=("command", "score", "licence"))
+    output.show("\nms: latency. Networks to build and train: centaurus models --networks")
+
+
+def _show_networks(rate: int, json: bool) -> None:
     from centaurus.models import build, count, names
 
     reports = {name: count(build(name), rate) for name in names()}

@@ -31,11 +31,12 @@ def show_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table whose first column is left-aligned and whose others are numbers."""
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[str] = ()) -> None:
+    """A table whose first column and those in ``text`` are left-aligned and whose others are numbers."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left", no_wrap=position > 0, overflow="fold")
+        left = position == 0 or column in text
+        table.add_column(column, justify="left" if left else "right", no_wrap=not left, overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console(highlight=False, markup=False, emoji=False).print(table)

@@ -8,7 +8,7 @@ from typing import Any
 
 from centaurus.planner.expression import Expression
 
-WIDTH = 100  # columns of a printed plan
+WIDTH = 80  # columns of a printed plan
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import soundfile
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
-from centaurus.system import OutputError
+from centaurus.system import OutputError, install_command
 
 Block = NDArray[np.float32]
 READ = 1 << 16  # bytes at once, at most; what has arrived is taken as it is
@@ -235,7 +235,7 @@ def sounddevice() -> Any:
     try:
         import sounddevice as found
     except ModuleNotFoundError as error:
-        raise DeviceError("a microphone needs sounddevice: pip install 'centaurus-ssm[mic]'") from error
+        raise DeviceError(f"a microphone needs sounddevice: {install_command('mic')}") from error
     except OSError as error:
         raise DeviceError(
             "a microphone needs the PortAudio library, which is not installed: apt install libportaudio2, "

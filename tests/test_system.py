@@ -1,0 +1,40 @@
+"""Hints on what to install work for the way the package was installed."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from centaurus.system import install_command, what_to_install
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, Any] | None) -> None:
+    text = None if direct_url is None else json.dumps(direct_url)
+    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+
+
+def test_the_command_follows_the_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed(monkeypatch, None)
+    assert install_command("mic") == "pip install 'centaurus-ssm[mic]'"
+    folder = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    installed(monkeypatch, folder)
+    assert install_command("train") == "pip install torch safetensors accelerate tensorboard tokenizers"  # it is gone
+    (tmp_path / "pyproject.toml").touch()
+    assert install_command("mic") == f"pip install -e '{tmp_path}[mic]'"
+    installed(monkeypatch, {"url": "https://example.org/c.git", "vcs_info": {"vcs": "git"}})
+    assert install_command("hub") == "pip install 'centaurus-ssm[hub] @ git+https://example.org/c.git'"
+
+
+def test_the_extra_is_that_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, None)
+    missing = ModuleNotFoundError("no torch", name="torch.nn")
+    assert what_to_install(missing).endswith("[torch]'")
+    assert what_to_install(missing, preferred="train").endswith("[train]'")
+    assert what_to_install(missing, preferred="spot").endswith("[torch]'")
+    assert what_to_install(ModuleNotFoundError("no onnx", name="onnx"), preferred="train").endswith("[export]'")
+    assert what_to_install(ModuleNotFoundError("no such thing", name="other")) == "no such thing"
