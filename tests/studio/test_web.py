@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from centaurus.export.c.wasm import find_clang
 from centaurus.runtime import denoise
 from centaurus.studio import plans, write_site
 from tests.studio.conftest import DEMO, PHONE
@@ -28,7 +29,11 @@ PAGES = ("index.html", "words.html", "plans.html", "networks.html")
 AXE = os.environ.get("CENTAURUS_AXE", "")
 TOLERANCE = 1e-4
 SECONDS = 10
+LONG = float(os.environ.get("CENTAURUS_TEST_SECONDS", "60"))  # of the long file; 3660 is more than an hour
 WAIT = 60_000  # ms: machines that run tests are busy
+FRAME = 1000 / 60  # ms between frames of the screen
+DRAWING = 4.0  # ms of a frame that drawing may take
+HEAP = 64e6  # bytes of the page's objects, whatever the length of the file
 Open = Callable[..., "Page"]
 
 
@@ -48,9 +53,9 @@ def until(page: Page, condition: str) -> None:
         page.wait_for_timeout(50)
 
 
-def clean(page: Page, file: Path) -> None:
+def clean(page: Page, file: Path, wait: float = WAIT) -> None:
     page.set_input_files("#file", file)
-    page.wait_for_selector("#transport:not([hidden])", timeout=WAIT)
+    page.wait_for_selector("#transport:not([hidden])", timeout=wait)
 
 
 def test_a_file_comes_out_as_from_the_runtime(open_page: Open, tmp_path: Path) -> None:
@@ -114,6 +119,68 @@ def test_live_sound_comes_out_as_from_the_runtime(open_page: Open, tmp_path: Pat
     assert dropped == "0", f"{dropped} dropped blocks at a load of {load}"
 
 
+# Counts frames of the screen, those in which both spectrograms moved, and milliseconds of drawing.
+WATCH = """() => {
+  const seen = (globalThis.seen = { times: [], moved: [], took: [] });
+  const draw = CanvasRenderingContext2D.prototype.drawImage;
+  const request = globalThis.requestAnimationFrame;
+  const canvases = new Set();
+  CanvasRenderingContext2D.prototype.drawImage = function (...rest) {
+    canvases.add(this.canvas.id);
+    return draw.apply(this, rest);
+  };
+  globalThis.requestAnimationFrame = (work) => request((time) => {
+    const start = performance.now();
+    work(time);
+    seen.took.push(performance.now() - start);
+  });
+  const tick = (time) => {
+    seen.times.push(time);
+    seen.moved.push(canvases.size === 2);
+    canvases.clear();
+    request(tick);
+  };
+  request(tick);
+}"""
+
+
+def test_live_spectrograms_move_sixty_times_a_second(open_page: Open) -> None:
+    page = open_page()
+    page.evaluate(WATCH)
+    page.click("#microphone")
+    until(page, "document.getElementById('load').textContent.includes('%')")
+    page.evaluate("() => { for (const list of Object.values(seen)) list.length = 0; }")
+    page.wait_for_timeout(4000)
+    seen = page.evaluate("seen")
+    page.click("#stop")
+    assert np.median(np.diff(seen["times"])) == pytest.approx(FRAME, rel=0.05)
+    assert np.mean(seen["moved"]) > 0.9  # a busy machine may deliver sound late
+    assert np.percentile(seen["took"], 95) < DRAWING
+
+
+def test_a_long_file_is_streamed(open_page: Open, tmp_path: Path) -> None:
+    noisy, rate = soundfile.read(DEMO, dtype="float32")
+    file = tmp_path / "long.wav"
+    with soundfile.SoundFile(file, "w", rate, 1, subtype="PCM_16") as out:
+        for _ in range(round(LONG * rate / len(noisy))):
+            out.write(noisy)
+    page = open_page()
+    start = time.monotonic()
+    clean(page, file, max(WAIT, 1000 * LONG))
+    took = time.monotonic() - start
+    heap = page.evaluate("performance.memory.usedJSHeapSize")
+    (result,), _ = saved(page, "#save", tmp_path / "clean.wav")
+    frames = soundfile.info(file).frames
+    print(f"{frames / rate:.0f} s of sound cleaned in {took:.0f} s, {heap / 1e6:.0f} MB of objects in the page")
+    assert len(result) == frames
+    assert heap < HEAP
+    part = min(frames, 120 * rate)
+    given, _ = soundfile.read(file, frames=part, dtype="float32")
+    end = part if part == frames else part - rate  # a cut stream ends otherwise
+    np.testing.assert_allclose(result[:end], denoise(given, rate)[:end], atol=TOLERANCE)
+    assert np.abs(result[-len(noisy) :]).max() > 0.1
+
+
 def test_words_are_heard_in_the_demo_and_live(open_page: Open) -> None:
     page = open_page("words.html?wake=marvin&threshold=0.5")
     page.click("#demo")
@@ -125,6 +192,32 @@ def test_words_are_heard_in_the_demo_and_live(open_page: Open) -> None:
     page.click("#microphone")
     page.wait_for_selector("#found li", timeout=WAIT)
     page.click("#stop")
+
+
+@pytest.mark.skipif(find_clang() is None, reason="clang and lld are not installed")
+def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_site: str, tmp_path: Path) -> None:
+    import torch
+
+    from centaurus.export.c.wasm import export_wasm
+    from centaurus.models import classifier
+
+    net = classifier("kws-hybrid-2", classes=["background", "computer"])
+    net.load_state_dict({name: torch.zeros_like(value) for name, value in net.state_dict().items()})
+    with torch.no_grad():
+        [*net.parameters()][-1].view(-1)[1] = 5.0  # the bias of the last layer: "computer" whatever is heard
+    folder = tmp_path / "site" / "below"
+    export_wasm(net, folder / "models" / "wake-computer.wasm", name="wake-computer")
+    about = json.loads((folder / "models.json").read_text())
+    keywords = next(model for model in about["models"] if model["task"] == "classifier")
+    wake = {"name": "wake-computer", "classes": ["background", "computer"], "features": 2, "frame": net.hop}
+    about["models"].append(keywords | wake | {"hop": net.hop})
+    (folder / "models.json").write_text(json.dumps(about))
+    page = open_page("words.html?wake=computer", base=static_site)
+    assert page.input_value("#wake") == "computer"
+    assert "wake-computer" in (page.text_content("#model") or "")
+    page.click("#demo")
+    until(page, "document.getElementById('awake').textContent.includes('“computer” was heard')")
+    assert page.locator("#found .wake").count() > 0
 
 
 def test_a_denied_microphone_and_a_broken_file_are_said_in_words(open_page: Open, tmp_path: Path) -> None:

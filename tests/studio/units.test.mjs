@@ -1,6 +1,7 @@
 // The studio's own arithmetic, without a browser: run by `node --test`.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 const scripts = new URL("../../src/centaurus/studio/static/js/", import.meta.url);
@@ -8,7 +9,7 @@ const load = (name) => import(new URL(name, scripts));
 const { FINE, QUICK, Resampler } = await load("resample.js");
 const { BlockDenoiser, CleanStream, cleanedShare, join } = await load("stream.js");
 const { WavSource, encode, header } = await load("wav.js");
-const { Arrays, cleanFile } = await load("clean.js");
+const { cleanFile } = await load("clean.js");
 const { Result } = await load("result.js");
 const { Spectrum } = await load("fft.js");
 
@@ -137,7 +138,8 @@ test("damaged WAV files are refused in words, other files are not WAV files", as
 test("a file is cleaned, played from anywhere and saved with its own length and rate", async () => {
   for (const rate of [16_000, 44_100, 48_000]) {
     const channels = [sine(2 * rate + 77, 500, rate), sine(2 * rate + 77, 700, rate)];
-    const source = new Arrays({ channels, rate });
+    const samples = encode("f32", channels);
+    const source = await WavSource.open(new Blob([header("f32", rate, 2, samples.byteLength), samples]));
     const seen = [];
     const data = await cleanFile(source, () => new Echo(128, 128), (message) => seen.push(message));
     assert.equal(seen.at(-1).frames, source.frames);
@@ -169,6 +171,71 @@ test("a file of more than an hour needs no more memory than a short one, but for
   const last = await result.wet(source.frames - 1000, 1000);
   assert.deepEqual(last, await source.read(source.frames - 1000, 1000));
   assert.ok(Math.max(...data.blobs.map(({ blob }) => blob.size)) < 2 ** 25);
+});
+
+// The processors of worklet.js, by name, in an audio thread of 16 kHz without a browser.
+const processors = new Map();
+Object.assign(globalThis, {
+  sampleRate: 16_000,
+  currentFrame: 0,
+  registerProcessor: (name, type) => processors.set(name, type),
+  AudioWorkletProcessor: class {
+    constructor() {
+      const messages = [];
+      this.port = { messages, postMessage: (message) => messages.push(message) };
+    }
+  },
+});
+await load("worklet.js");
+const BLOCK = 128;
+
+function runBlocks(processor, count, input, before) {
+  const out = new Float32Array(count * BLOCK);
+  for (let k = 0; k < count; k++) {
+    before(k, (data) => processor.port.onmessage({ data }));
+    const block = new Float32Array(BLOCK);
+    processor.process([input ? [input.subarray(k * BLOCK, (k + 1) * BLOCK)] : []], [[block]]);
+    out.set(block, k * BLOCK);
+    globalThis.currentFrame += BLOCK;
+  }
+  return out;
+}
+
+const largestJump = (x) => {
+  let worst = 0;
+  for (let k = 1; k < x.length; k++) worst = Math.max(worst, Math.abs(x[k] - x[k - 1]));
+  return worst;
+};
+
+test("playing a file never clicks: not at the A/B switch, nor at the beginning, nor when paused", () => {
+  const count = 16_000;
+  const [dry, wet] = [sine(count, 700, 16_000), sine(count, 310, 16_000).map((x, k) => x * Math.cos(k / 40))];
+  const Player = processors.get("centaurus-player");
+  const player = new Player({ processorOptions: { start: 0, share: 1 } });
+  player.port.onmessage({ data: { kind: "sound", dry: [dry.subarray(100)], wet: [wet.subarray(100)] } });
+  const out = runBlocks(player, 100, null, (k, tell) => {
+    if (k % 7 === 3) tell({ kind: "amount", share: k % 2 });
+    if (k === 90) tell({ kind: "stop" });
+  });
+  assert.ok(Math.max(...out) > 0.45);
+  assert.ok(out.subarray(95 * BLOCK).every((x) => x === 0));
+  assert.ok(largestJump(out) <= 1.02 * Math.max(largestJump(dry), largestJump(wet))); // 2 % for the slope of the fade
+});
+
+test("the live A/B switch never clicks", () => {
+  const bytes = readFileSync(new URL("../../src/centaurus/pretrained/denoise-16k.wasm", import.meta.url));
+  const Denoiser = processors.get("centaurus-denoiser");
+  const live = new Denoiser({ processorOptions: { bytes, share: 1, bypass: false } });
+  const count = 250;
+  const rough = noise(count * BLOCK);
+  const x = sine(count * BLOCK, 400, 16_000).map((tone, k) => tone * (0.5 + 0.5 * Math.sin(k / 1500)) + 0.1 * rough[k]);
+  const out = runBlocks(live, count, x, (k, tell) => {
+    if (k % 11 === 5) tell({ kind: "listen", bypass: k % 2 === 1 });
+  });
+  const sound = live.port.messages.filter(({ kind }) => kind === "sound");
+  const [dry, wet] = ["dry", "wet"].map((name) => join(sound.map((message) => message[name])));
+  assert.ok(largest(dry, wet) > 0.05, "the network changed nothing");
+  assert.ok(largestJump(out) <= Math.max(largestJump(dry), largestJump(wet)));
 });
 
 test("a full-scale tone is about 0 dB in its bin", () => {

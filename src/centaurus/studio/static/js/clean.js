@@ -10,21 +10,6 @@ const BINS = 512;
 const COLUMNS = 900; // of the picture of the whole file, at most
 const LEAST_STEP = 256; // samples between columns
 
-// Samples that are already in memory, with the reader's interface.
-export class Arrays {
-  constructor({ channels, rate }) {
-    this.data = channels;
-    this.channels = channels.length;
-    this.rate = rate;
-    this.frames = channels[0].length;
-    this.sample = "s16";
-  }
-
-  async read(start, count) {
-    return this.data.map((x) => x.subarray(start, start + count));
-  }
-}
-
 // Cleaned samples of a source at the network's rate, as Blobs of interleaved float32.
 export async function cleanFile(source, makeNetwork, report) {
   const lines = Array.from({ length: source.channels }, () => {
@@ -55,8 +40,7 @@ export async function cleanFile(source, makeNetwork, report) {
     report({ kind: "progress", frames: Math.min(at + piece, source.frames), took: (Date.now() - began) / 1000, columns });
   }
   store.end();
-  const { rate: fileRate, channels, frames, sample } = source;
-  const saved = sample === "s16" || sample === "u8" ? "s16" : "f32";
+  const { rate: fileRate, channels, frames, saved } = source;
   return { blobs: store.blobs, rate, delay, hop, fileRate, channels, frames, sample: saved };
 }
 

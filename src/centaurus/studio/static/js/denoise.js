@@ -10,6 +10,7 @@ import { cleanedShare } from "./stream.js";
 import { encode, header } from "./wav.js";
 
 const QUEUED = 4; // seconds that the player is ahead
+const FADING = 100; // ms in which a stopped player fades out
 const PART = 10; // seconds of a recording in one part, which can go to disk
 const LIMITS = 40; // dB; 0 is no limit
 
@@ -190,7 +191,7 @@ class FileJob {
   async start() {
     say(`Opening ${this.file.name} …`);
     const { bytes, network } = await denoiser();
-    const { source, transfer } = await openSound(this.file, network.rate);
+    const source = await openSound(this.file, network.rate);
     const latency = (1000 * (network.hop + network.delay)) / network.rate;
     byId("latency").textContent = `${latency.toFixed(0)} ms live; none in files`;
     byId("work").hidden = false;
@@ -208,7 +209,7 @@ class FileJob {
         }
         if (message.kind === "progress") this.progress(message, seconds, source.rate);
       };
-      this.worker.postMessage({ bytes, source: transfer });
+      this.worker.postMessage({ bytes, blob: source.blob, saved: source.saved });
     }).finally(() => {
       this.worker.terminate();
       byId("work").hidden = true;
@@ -318,7 +319,7 @@ class Player {
       run.stopped = true;
       run.more?.();
       run.node.port.postMessage({ kind: "stop" });
-      run.context.close();
+      setTimeout(() => run.context.close(), FADING);
     }
     this.run = null;
     clearMeters();

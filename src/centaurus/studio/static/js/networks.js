@@ -91,6 +91,7 @@ function showTrained({ trained, layers }) {
   byId("layer").value = found.layer;
   showMemory(found);
   showModes(found);
+  showPlane(found, layers[found.layer - 1].rate);
   const ends = (part) => time(part.t[part.db.findIndex((level) => level < -20)] ?? part.t.at(-1));
   byId("trained-text").textContent =
     `99 % of the impulse response's energy comes within ${ends(found.after)} after training, ` +
@@ -140,6 +141,26 @@ function showModes({ before, after }) {
     ms.forEach((time, k) => parts.push(element("svg:circle", { class: name, cx: x(hz[k]).toFixed(1), cy: y(time).toFixed(1), r: 3.4 })));
   }
   byId("modes").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Modes by frequency and time constant, before and after training" }, ...parts));
+}
+
+// The discretised poles exp(A dt) in the upper half of the complex plane, where their conjugates' twins are left out.
+function showPlane({ before, after }, hertz) {
+  const [width, height, left, bottom] = [420, 280, LEFT, 44];
+  const radius = (width - left - 26) / 2;
+  const x = (re) => left + radius * (1 + re);
+  const y = (im) => height - bottom - radius * im;
+  const circle = (r) => `M${x(-r)} ${y(0)}A${radius * r} ${radius * r} 0 0 1 ${x(r)} ${y(0)}`;
+  const parts = [];
+  const xTicks = [-1, -0.5, 0, 0.5, 1].map((re) => [x(re), String(re)]);
+  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, 0.5, 1].map((im) => [y(im), String(im)]), xLabel: "real part", yLabel: "imaginary part" });
+  for (const r of [0.5, 1]) parts.push(element("svg:path", { class: r === 1 ? "unit" : "axis", d: circle(r) }));
+  for (const [name, { ms, hz }] of [["dot-before", before], ["dot-after", after]]) {
+    ms.forEach((time, k) => {
+      const [r, turn] = [Math.exp(-1000 / (time * hertz)), (2 * Math.PI * hz[k]) / hertz];
+      parts.push(element("svg:circle", { class: name, cx: x(r * Math.cos(turn)).toFixed(1), cy: y(r * Math.sin(turn)).toFixed(1), r: 3.4 }));
+    });
+  }
+  byId("plane").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Modes in the complex plane, before and after training" }, ...parts));
 }
 
 async function start() {

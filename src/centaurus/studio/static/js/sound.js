@@ -1,19 +1,19 @@
 // Sound files of any kind: WAV piece by piece, everything else decoded by the browser.
 
-import { Arrays } from "./clean.js";
-import { WavSource } from "./wav.js";
+import { encode, header, WavSource } from "./wav.js";
 
 const DECODED_RATE = 48_000; // browsers do not tell a file's own rate: this is enough for every one of them
 const FLAC_RATE = 18; // byte of a FLAC file where 20 bits of its rate begin
 const LONG = 20 * 60; // seconds: longer files are decoded at the network's rate, for a third of the memory
+const PART = 1 << 20; // samples of decoded sound that become part of a Blob at a time
 const DEMO = "demo.flac";
 
-// { source, transfer }: a reader, and what a worker needs to make the same one. networkRate is in samples a second.
+// A reader of a sound file, whose blob a worker can open too. networkRate is in samples a second.
 export async function openSound(file, networkRate) {
   const wav = await WavSource.open(file);
   if (wav) {
     if (!wav.frames) throw new Error(`${file.name} holds no sound.`);
-    return { source: wav, transfer: { blob: file } };
+    return wav;
   }
   const rate = (await lengthOf(file)) > LONG ? networkRate : ((await flacRate(file)) ?? DECODED_RATE);
   let buffer;
@@ -26,9 +26,17 @@ export async function openSound(file, networkRate) {
         "WAV files of any length can be read.",
     );
   }
+  return Object.assign(await WavSource.open(asWav(buffer)), { saved: "s16" });
+}
+
+// Decoded sound as a WAV file in a Blob: the page and its worker share it, and the browser may move it to disk.
+function asWav(buffer) {
   const channels = Array.from({ length: buffer.numberOfChannels }, (_, c) => buffer.getChannelData(c));
-  const arrays = { channels, rate };
-  return { source: new Arrays(arrays), transfer: arrays };
+  const parts = [header("f32", buffer.sampleRate, channels.length, 4 * channels.length * buffer.length)];
+  for (let at = 0; at < buffer.length; at += PART) {
+    parts.push(new Blob([encode("f32", channels.map((x) => x.subarray(at, at + PART)))]));
+  }
+  return new Blob(parts);
 }
 
 export async function openDemo() {

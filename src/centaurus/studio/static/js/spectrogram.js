@@ -6,6 +6,7 @@ const SIZE = 1024;
 const HOP = 256;
 const ROWS = 256; // pixels of height
 const WIDTH = 900; // pixels
+const RESERVE = 2; // columns kept back: sound comes in bursts, and every frame of the screen should move
 const FLOOR = -95; // dB
 const TOP = -15;
 // Dark blue over violet and orange to pale yellow: lightness grows evenly, so it survives grey print.
@@ -24,6 +25,8 @@ export class Spectrogram {
     canvas.height = ROWS;
     this.context = canvas.getContext("2d", { alpha: false });
     this.spectrum = new Spectrum(SIZE);
+    this.pixels = this.context.createImageData(1, ROWS);
+    this.pixels.data.fill(255); // opaque
     this.clear();
   }
 
@@ -53,7 +56,7 @@ export class Spectrogram {
       }
     }
     if (this.waiting.length > WIDTH) this.waiting.splice(0, this.waiting.length - WIDTH);
-    this.later(() => this.scroll());
+    if (this.waiting.length) this.later(() => this.scroll());
   }
 
   // Columns of a whole file, beginning at the left.
@@ -74,23 +77,25 @@ export class Spectrogram {
   }
 
   scroll() {
-    const count = this.waiting.length;
-    this.context.drawImage(this.canvas, -count, 0);
-    this.waiting.forEach((levels, k) => this.draw(levels, this.width - count + k));
-    this.waiting = [];
+    const fresh = this.waiting.splice(0, Math.max(1, this.waiting.length - RESERVE));
+    this.context.drawImage(this.canvas, -fresh.length, 0);
+    fresh.forEach((levels, k) => this.draw(levels, this.width - fresh.length + k));
+    if (this.waiting.length) this.later(() => this.scroll());
   }
 
   draw(levels, x) {
-    const image = this.context.createImageData(1, ROWS);
+    const { pixels } = this;
     const each = levels.length / ROWS;
     for (let y = 0; y < ROWS; y++) {
-      let top = -Infinity;
-      for (let k = 0; k < each; k++) top = Math.max(top, levels[(ROWS - 1 - y) * each + k]);
+      let top = levels[(ROWS - 1 - y) * each];
+      for (let k = 1; k < each; k++) top = Math.max(top, levels[(ROWS - 1 - y) * each + k]);
       const shade = Math.max(0, Math.min(255, Math.round(((top - FLOOR) / (TOP - FLOOR)) * 255)));
-      image.data.set(PALETTE[shade], 4 * y);
-      image.data[4 * y + 3] = 255;
+      const [red, green, blue] = PALETTE[shade];
+      pixels.data[4 * y] = red;
+      pixels.data[4 * y + 1] = green;
+      pixels.data[4 * y + 2] = blue;
     }
-    this.context.putImageData(image, x, 0);
+    this.context.putImageData(pixels, x, 0);
   }
 }
 

@@ -36,6 +36,7 @@ export class WavSource {
   constructor(blob, format, offset, bytes) {
     Object.assign(this, format, { blob, offset });
     this.frames = Math.floor(bytes / (this.channels * this.width));
+    this.saved = this.sample === "s16" || this.sample === "u8" ? "s16" : "f32"; // samples of what is made of it
   }
 
   // Samples from a frame on, one Float32Array a channel; fewer at the end.

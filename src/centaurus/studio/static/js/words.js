@@ -275,7 +275,7 @@ class FileJob {
   async start() {
     const { keyword } = await models();
     const loaded = await loadRunning();
-    const { source } = await openSound(this.file, keyword.rate);
+    const source = await openSound(this.file, keyword.rate);
     const lines = loaded.map(({ name, bytes }) => {
       const network = new Network(bytes);
       return { name, network, resampler: new Resampler(source.rate, network.rate), fill: 0 };

@@ -4,7 +4,7 @@ import { Network } from "./network.js";
 import { QUICK, Resampler } from "./resample.js";
 import { BlockDenoiser } from "./stream.js";
 
-const FADE = 0.02; // seconds of a change of mix: no click
+const FADE = 0.02; // seconds of a change of mix, and of starting and stopping to play: no click
 const REPORT = 0.5; // seconds between reports of the load
 const SENT = 256; // samples of each signal in a message to the page
 const GAP = 0.02; // seconds by which the clock must have run ahead of the sound before blocks count as dropped
@@ -160,7 +160,7 @@ class ListenerProcessor extends AudioWorkletProcessor {
   }
 }
 
-// Plays two aligned signals that the page sends ahead in blocks, and fades between them.
+// Plays two aligned signals that the page sends ahead in blocks, fades between them, and fades in and out.
 class PlayerProcessor extends AudioWorkletProcessor {
   constructor({ processorOptions }) {
     super();
@@ -168,6 +168,8 @@ class PlayerProcessor extends AudioWorkletProcessor {
     this.at = 0;
     this.position = processorOptions.start;
     this.share = this.target = processorOptions.share;
+    this.gain = 0;
+    this.gainTarget = 1;
     this.playing = true;
     this.ended = false;
     this.told = 0;
@@ -176,13 +178,14 @@ class PlayerProcessor extends AudioWorkletProcessor {
       if (data.kind === "sound") this.blocks.push(data);
       if (data.kind === "amount") this.target = data.share;
       if (data.kind === "end") this.ended = true;
-      if (data.kind === "stop") this.playing = false;
+      if (data.kind === "stop") this.gainTarget = 0;
     };
   }
 
   process(inputs, outputs) {
     if (!this.playing) return false;
     this.load.run(() => this.work(outputs[0]), outputs[0][0].length);
+    if (this.gain === 0 && this.gainTarget === 0) this.playing = false;
     this.told += outputs[0][0].length;
     if (this.told >= SENT) {
       this.told = 0;
@@ -200,11 +203,12 @@ class PlayerProcessor extends AudioWorkletProcessor {
     for (let k = 0; k < out[0].length; k++) {
       if (!this.blocks.length) return;
       this.share = towards(this.share, this.target, fade);
+      this.gain = towards(this.gain, this.gainTarget, fade);
       const { dry, wet } = this.blocks[0];
       for (let c = 0; c < out.length; c++) {
         const a = dry[Math.min(c, dry.length - 1)][this.at];
         const b = wet[Math.min(c, wet.length - 1)][this.at];
-        out[c][k] = a + this.share * (b - a);
+        out[c][k] = this.gain * (a + this.share * (b - a));
       }
       this.position += 1;
       this.at += 1;
