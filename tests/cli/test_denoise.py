@@ -75,7 +75,17 @@ def test_rate_channels_length_and_samples_are_kept(
     for key in ("samplerate", "channels", "frames", "subtype"):
         assert getattr(before, key) == getattr(after, key)
     assert done.json()[0]["frames"] == before.frames
-    assert ("above 8 kHz was removed" in done.err) == (rate > 16_000)
+    assert ("above 8 kHz follows the model's gain" in done.err) == (rate > 16_000)
+    narrow = denoise(tmp_path / name, "-o", out, "--force", "--band", "narrow")
+    assert ("above 8 kHz was removed" in narrow.err) == (rate > 16_000)
+
+
+def test_an_unknown_band_is_a_usage_error(denoise: Cli, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", noise(16_000, 1), 16_000)
+    done = denoise(tmp_path / "a.wav", "--band", "wide")
+    assert done.code == 2
+    assert "full, narrow" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 
 
 @pytest.mark.parametrize("workers", [1, 3])

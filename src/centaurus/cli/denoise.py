@@ -47,13 +47,22 @@ def denoise(
         str,
         typer.Option(help="onnxruntime; c: the model compiled by a C compiler; auto: c for files from 15 minutes on."),
     ] = "auto",
+    band: Annotated[
+        str,
+        typer.Option(
+            help="full: sound above the model's band is scaled by the gain in its top band; narrow: it is removed."
+        ),
+    ] = "full",
     json: output.Json = False,
 ) -> None:
     """Remove noise from speech: any rate and channel count, files of any length, whole folders, or a live pipe."""
     with faults.handled():
         from centaurus.runtime.denoise import Options
+        from centaurus.runtime.fullband import BANDS
 
-        options = Options(model, mix, attn_limit_db, threads, engine)
+        if band not in BANDS:
+            raise typer.BadParameter(f"band should be one of {', '.join(BANDS)}, got {band!r}", param_hint="--band")
+        options = Options(model, mix, attn_limit_db, threads, engine, band)
         layout = listening.layout(raw, rate, channels)
         piped = listening.PIPE in (*inputs, out)
         if piped and len(inputs) > 1:
@@ -89,6 +98,8 @@ def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, f
         with open_sink(Job(Path(name), Path(out)), source.layout, source.frames, overwrite=force) as sink:
             report = denoise_stream(source, sink, denoiser, out)
     listening.note_repaired(report.repaired)
+    if note := _band(report):
+        output.note(note)
     if report.ended is not None:
         raise report.ended
 
@@ -125,9 +136,9 @@ def _show(results: Sequence[Report | Exception], json: bool) -> tuple[list[Repor
         for report in reports:
             output.show_line(_line(report))
     listening.note_repaired(sum(report.repaired for report in reports))
-    limits = {report.removed_above for report in reports if report.removed_above}
-    if limits:
-        output.note(f"sound above {min(limits) / 1000:g} kHz was removed: the model does not hear it")
+    for note in dict.fromkeys(_band(report) for report in reports):
+        if note:
+            output.note(note)
     for error in errors:
         output.note(error)
     return reports, errors
@@ -139,6 +150,18 @@ def _line(report: Report) -> str:
         f"{report.source} → {report.output}  {report.seconds:.1f} s, {report.rate / 1000:g} kHz {channels}, "
         f"{_level(report.level_in)} → {_level(report.level_out)}, in {output.duration(report.took)}"
     )
+
+
+def _band(report: Report) -> str | None:
+    """What became of the sound above the model's band."""
+    if report.removed_above is not None:
+        return f"sound above {report.removed_above / 1000:g} kHz was removed: the model does not hear it"
+    if report.scaled_above is not None:
+        return (
+            f"sound above {report.scaled_above / 1000:g} kHz follows the model's gain just below (--band narrow "
+            "removes it)"
+        )
+    return None
 
 
 def _level(dbfs: float) -> str:

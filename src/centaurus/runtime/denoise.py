@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, dbfs
 from centaurus.audio.spectrogram import save_png
+from centaurus.runtime.fullband import BANDS, FRAME, Band, UpperBand
 from centaurus.runtime.io import Intake, Source, as_rows, make_folder
 from centaurus.runtime.jobs import Job, open_sink, open_source
 from centaurus.runtime.modelfile import Settings
@@ -38,8 +39,8 @@ class Denoiser:
     ``model`` is an ONNX file or a shipped model's name, ``rate`` and ``channels`` are the audio's. ``mix`` is the
     share of the cleaned signal (0 to 1). ``attn_limit_db`` keeps noise from falling by more than that. With ``block``
     every call takes that many samples and gives as many, as an audio callback needs: the output is then ``delay``
-    samples late. Sound above half the network's rate is not cleaned but removed, except in the share of the input that
-    is mixed in.
+    samples late. Sound above half the network's rate is scaled by the gain that the network has in its top band, or
+    with ``band="narrow"`` removed, except in the share of the input that is mixed in.
 
         live = Denoiser(rate=48_000, block=480)
         clean = live.process(noisy)  # (480,) in, (480,) out
@@ -54,23 +55,30 @@ class Denoiser:
         attn_limit_db: float | None = None,
         threads: int = 1,
         block: int | None = None,
+        band: Band = "full",
     ) -> None:
+        if band not in BANDS:
+            raise ValueError(f"band should be one of {', '.join(BANDS)}, got {band!r}")
         if block is not None and block < 1:
             raise ValueError(f"a block has at least one sample, got {block}")
         self.rate, self.channels, self.block = rate, channels, block
         self._wet = cleaned_share(mix, attn_limit_db)
         self.session: Streaming = open_for("denoiser", model, batch=channels, threads=threads)
         self._intake = Intake(rate, channels, self.session.settings.rate)
-        self._back = Resampler(self.session.settings.rate, rate, channels)
-        self.delay = 0 if block is None else _shortage(self.session.settings, rate, block)
+        heard = self.session.settings.rate
+        self._upper = UpperBand(rate, heard, channels) if band == "full" and rate > heard else None
+        self._back = Resampler(heard, rate, channels if self._upper is None else 2 * channels)
+        self.delay = 0 if block is None else _shortage(self.session.settings, rate, block, self._upper is not None)
         self._single = False
         self._start()
 
     def _start(self) -> None:
         self._dry: Block = np.zeros((self.channels, 0), np.float32)  # the input that has no output yet
-        self._ready: Block = self._dry
+        self._ready: Block = np.zeros((self._back.channels, 0), np.float32)  # clean, and below it the input's low band
         self._late: Block = np.zeros((self.channels, self.delay), np.float32)  # output that is due in later blocks
         self._early = self.session.settings.delay  # samples of the network that belong before the start
+        if self._upper is not None:
+            self._upper.reset()
 
     @property
     def repaired(self) -> int:
@@ -81,7 +89,12 @@ class Denoiser:
     def removed_above(self) -> float | None:
         """The frequency in Hz above which nothing is left of the input, if there was anything."""
         heard = self.session.settings.rate
-        return heard / 2 if heard < self.rate and self._wet == 1.0 else None
+        return heard / 2 if heard < self.rate and self._wet == 1.0 and self._upper is None else None
+
+    @property
+    def scaled_above(self) -> float | None:
+        """The frequency in Hz above which the input is scaled by the gain in the network's top band, if it is."""
+        return None if self._upper is None else self.session.settings.rate / 2
 
     @property
     def latency(self) -> float:
@@ -94,7 +107,8 @@ class Denoiser:
         """Clean samples at the input's rate, shaped like ``x``: those that are ready, or with ``block`` as many."""
         rows = self._rows(x)
         self._dry = np.concatenate([self._dry, rows], axis=1)
-        clean = self._give(self._back.process(self._at_place(self.session.process(self._intake.process(rows)))))
+        heard = self._intake.process(rows)
+        clean = self._give(self._back.process(self._with_low(heard, self._at_place(self.session.process(heard)))))
         if self.block is not None:
             late = np.concatenate([self._late, clean], axis=1)
             clean, self._late = late[:, : self.block], late[:, self.block :]
@@ -103,9 +117,12 @@ class Denoiser:
     def flush(self) -> Block:
         """The samples that are left, shaped like the last ones; then a new stream may begin."""
         silence = np.zeros((self.channels, self.session.settings.delay), np.float32)
-        clean = [self.session.process(np.concatenate([self._intake.flush(), silence], axis=1))]
-        clean = [self._at_place(x) for x in (*clean, self.session.flush().reshape(self.channels, -1))]
-        tail = np.concatenate([self._back.process(np.concatenate(clean, axis=1)), self._back.flush()], axis=1)
+        heard = np.concatenate([self._intake.flush(), silence], axis=1)
+        parts = (self.session.process(heard), self.session.flush().reshape(self.channels, -1))
+        clean = np.concatenate([self._at_place(x) for x in parts], axis=1)
+        tail = np.concatenate([self._back.process(self._with_low(heard, clean)), self._back.flush()], axis=1)
+        if self._upper is not None:
+            self._upper.end()
         missing = self._dry.shape[1] - self._ready.shape[1] - tail.shape[1]
         last = self._give(np.pad(tail, ((0, 0), (0, max(0, missing)))))
         last = np.concatenate([self._late, last], axis=1) if self.block is not None else last
@@ -118,6 +135,10 @@ class Denoiser:
         self._early -= dropped
         return clean[:, dropped:]
 
+    def _with_low(self, heard: Block, clean: Block) -> Block:
+        """The network's output, and where the band above is kept, below it the network's input at the same places."""
+        return clean if self._upper is None else np.concatenate([clean, self._upper.pair(heard, clean)])
+
     def _rows(self, x: ArrayLike) -> Block:
         samples = np.asarray(x, np.float32)
         self._single = samples.ndim == 1 and self.channels == 1
@@ -129,17 +150,21 @@ class Denoiser:
     def _give(self, clean: Block) -> Block:
         ready = np.concatenate([self._ready, clean], axis=1)
         count = min(ready.shape[1], self._dry.shape[1])
+        if self._upper is not None:
+            count = min(count, self._upper.ready)
         dry, self._dry = self._dry[:, :count], self._dry[:, count:]
         wet, self._ready = ready[:, :count], ready[:, count:]
+        if self._upper is not None:
+            wet = wet[: self.channels] + self._upper.scale(dry - wet[self.channels :])
         return wet if self._wet == 1.0 else self._wet * wet + np.float32(1 - self._wet) * dry
 
 
-def _shortage(settings: Settings, rate: int, block: int) -> int:
-    """How many samples the output lags behind at most, from the resamplers and the network's chunk alone."""
+def _shortage(settings: Settings, rate: int, block: int, full: bool) -> int:
+    """How many samples the output lags behind at most: by resamplers, the network's chunk and, if full, the gains."""
     into, back = Resampler(rate, settings.rate, 1), Resampler(settings.rate, rate, 1)
     silence = np.zeros((1, block), np.float32)
     taken = waiting = given = worst = 0
-    early = settings.delay
+    early, known = settings.delay, 0
     while taken < SETTLED * rate:
         taken += block
         waiting += into.process(silence).shape[1]
@@ -148,7 +173,9 @@ def _shortage(settings: Settings, rate: int, block: int) -> int:
         dropped = min(early, ready)
         early -= dropped
         given += back.process(np.zeros((1, ready - dropped), np.float32)).shape[1]
-        worst = max(worst, taken - given)
+        known += ready - dropped
+        lasting = known // FRAME * FRAME * rate // settings.rate if full else given
+        worst = max(worst, taken - min(given, lasting))
     return worst
 
 
@@ -170,10 +197,11 @@ def denoise(
     mix: float = 1.0,
     attn_limit_db: float | None = None,
     threads: int = 1,
+    band: Band = "full",
 ) -> Block:
     """The samples, (t,) or (channels, t) at any rate, without their noise: float32 in the same shape."""
     x = as_rows(samples)
-    job = Denoiser(model, rate, x.shape[0], mix, attn_limit_db, threads)
+    job = Denoiser(model, rate, x.shape[0], mix, attn_limit_db, threads, band=band)
     clean = np.concatenate(
         [*(job.process(x[:, k : k + rate]) for k in range(0, x.shape[1], rate)), job.flush()], axis=1
     )
@@ -199,6 +227,7 @@ class Options:
     attn_limit_db: float | None = None
     threads: int = 1
     engine: str = "auto"  # "c" or "onnxruntime"; "auto" compiles the model for long files where that is possible
+    band: Band = "full"  # what lies above the network's band is scaled; "narrow" removes it
 
     def open(self, rate: int, channels: int, seconds: float = 0.0) -> Denoiser:
         """A denoiser for sound of that kind and length."""
@@ -208,7 +237,7 @@ class Options:
         if self.engine == "c" or (self.engine == "auto" and seconds >= LONG):
             source = None if find_compiler() is None else find_source(self.model, HOPS)
             model = self.model if source is None else Session(source, channels, engine="c")
-        return Denoiser(model, rate, channels, self.mix, self.attn_limit_db, self.threads)
+        return Denoiser(model, rate, channels, self.mix, self.attn_limit_db, self.threads, band=self.band)
 
 
 @dataclass(frozen=True)
@@ -225,6 +254,7 @@ class Report:
     level_out: float
     repaired: int
     removed_above: float | None = None
+    scaled_above: float | None = None
     ended: BaseException | None = None
 
     @property
@@ -302,6 +332,7 @@ def denoise_stream(
         level_out=after.dbfs,
         repaired=denoiser.repaired - repaired,
         removed_above=denoiser.removed_above,
+        scaled_above=denoiser.scaled_above,
         ended=ended,
     )
 
