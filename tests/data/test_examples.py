@@ -260,7 +260,7 @@ def test_rows_of_utterances_have_their_texts(folders: dict[str, Path]) -> None:
         [(corpora[0], 1.0), (corpora[1], 0.5)], length, encode=lambda text: {"n": np.array(len(text))}
     )
     same_twice(examples)
-    said = [word for index in range(len(examples.rows)) for word in examples.text(index).split()]
+    said = [word for index in range(len(examples)) for word in examples.text(index).split()]
     wanted = [word for corpus in corpora for clip in corpus for word in clip.labels["transcript"].split()]
     assert sorted(said) == sorted(wanted)
     item = examples.example(0, np.random.default_rng(0))

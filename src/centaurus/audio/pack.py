@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,20 +62,46 @@ def pack_whole(frames: Sequence[int], length: int) -> Packing:
     Those longer than a row are discarded, as are empty ones.
     """
     _check(frames, length)
-    rows: list[list[Piece]] = []
-    rooms = _Rooms(length)
-    discarded = []
-    for recording in sorted(range(len(frames)), key=lambda i: -frames[i]):
-        count = frames[recording]
-        if not 0 < count <= length:
-            discarded.append(recording)
-            continue
-        room, row = rooms.take(count) or (length, len(rows))
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(Piece(recording, 0, count, length - room))
+    counts = np.asarray(frames, np.int64)
+    rows = fill_rows(counts, length)
+    discarded = np.flatnonzero((counts < 1) | (counts > length))
+    return Packing(length, tuple(rows), tuple(discarded.tolist()))
+
+
+class Rows(Sequence[tuple[Piece, ...]]):
+    """Rows as arrays, which may be memory-mapped: row k has the recordings ``offsets[k] … offsets[k + 1]``."""
+
+    def __init__(self, offsets: NDArray[np.int64], recordings: NDArray[np.int32], frames: NDArray[Any]) -> None:
+        self.offsets, self.recordings, self.frames = offsets, recordings, frames
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        """One row; its recordings stand one after the other."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        pieces, at = [], 0
+        for recording in self.recordings[self.offsets[index] : self.offsets[index + 1]].tolist():
+            count = int(self.frames[recording])
+            pieces.append(Piece(recording, 0, count, at))
+            at += count
+        return tuple(pieces)
+
+
+def fill_rows(frames: NDArray[Any], length: int) -> Rows:
+    """The rows of ``pack_whole``, as arrays; recordings of unusable length are in none."""
+    order = np.argsort(-frames.astype(np.int64), kind="stable")
+    order = order[(frames[order] > 0) & (frames[order] <= length)]
+    rooms, rows, row_of = _Rooms(length), 0, []
+    for count in frames[order].tolist():
+        room, row = rooms.take(count) or (length, rows)
+        rows += row == rows
+        row_of.append(row)
         rooms.add(room - count, row)
-    return Packing(length, tuple(map(tuple, rows)), tuple(sorted(discarded)))
+    numbers = np.array(row_of, np.int64)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=rows))]).astype(np.int64)
+    return Rows(offsets, order[np.argsort(numbers, kind="stable")].astype(np.int32), frames)
 
 
 class _Rooms:

@@ -6,19 +6,22 @@
 """
 
 from centaurus.data.cache import cache_folder, measured, open_pack, prepared, write_pack
-from centaurus.data.corpus import Clip, Corpus, Faults, checked, load, without_leaks
+from centaurus.data.corpus import Clip, Corpus, Faults, checked, load
 from centaurus.data.examples.keywords import Keywords, Variation
 from centaurus.data.examples.mixtures import Mixing, Mixtures, Pairs
 from centaurus.data.examples.phrases import Phrases, Phrasing, Spoken
 from centaurus.data.examples.utterances import Utterances
+from centaurus.data.index import Index, open_index
 from centaurus.data.layouts import LAYOUTS, open_corpus, recognise
 from centaurus.data.layouts.denoising import pairs
+from centaurus.data.leaks import without_leaks
 
 __all__ = [
     "LAYOUTS",
     "Clip",
     "Corpus",
     "Faults",
+    "Index",
     "Keywords",
     "Mixing",
     "Mixtures",
@@ -33,6 +36,7 @@ __all__ = [
     "load",
     "measured",
     "open_corpus",
+    "open_index",
     "open_pack",
     "pairs",
     "prepared",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from centaurus.data import Corpus, Utterances, without_leaks
+from centaurus.data import Clip, Corpus, Index, Utterances, open_index, recognise, without_leaks
 from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
 from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
@@ -81,15 +81,17 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     found = settings.find(folder, kinds=("speech",))
     spoken = settings.read(found.of(clip for clip in found if clip.labels.get("transcript")))
     held = [clip for clip in spoken if clip.labels["split"] != "train"]
-    corpora = [(spoken.split("train"), 1.0)]
+    everything = spoken.split("train")
+    cleaned = without_leaks(everything, held, settings.leak_limit)[0]
+    corpora: list[tuple[Corpus | Index, float]] = [(cleaned, 1.0)]
+    leaks = len(everything) - len(cleaned)
     if settings.mls:
-        more = settings.find(settings.mls, ("train",), ("speech",))
-        corpora.append((settings.read(more), settings.mls_share))
-    cleaned = [(without_leaks(corpus, held, settings.leak_limit)[0], share) for corpus, share in corpora]
-    leaks = sum(len(corpus) for corpus, _ in corpora) - sum(len(corpus) for corpus, _ in cleaned)
-    tokens = _tokens(settings, [corpus for corpus, _ in cleaned])
+        more, leaked = _more_readings(settings, held)
+        corpora.append((more, settings.mls_share))
+        leaks += leaked
+    tokens = _tokens(settings, [corpus for corpus, _ in corpora])
     encode = Encode(tokens)
-    train = Utterances(cleaned, settings.length, encode, settings.seed)
+    train = Utterances(corpora, settings.length, encode, settings.seed)
     check = Utterances(spoken.split("val"), None, encode)
     objective, taught = _objective(settings, tokens, train)
     notes = {
@@ -98,17 +100,38 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
         "val_examples": check.size(),
         "tokens": len(tokens.names),
     }
-    notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in cleaned), "leaks_removed": leaks}
-    notes |= {"too_long": len(train.discarded)}
+    notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in corpora), "leaks_removed": leaks}
+    notes |= {"too_long": train.discarded}
     return Prepared(objective, Data(taught, check), notes, {**found.faults.found, **spoken.faults.found})
 
 
-def _tokens(settings: RecognitionSettings, corpora: list[Corpus]) -> Tokens:
+def _more_readings(settings: RecognitionSettings, held: Sequence[Clip]) -> tuple[Corpus | Index, int]:
+    """The training readings of ``mls`` without leaks, and how many there were.
+
+    In the layout of Multilingual LibriSpeech they may be millions: an index is built once and shared.
+    """
+    if recognise(settings.mls) == "mls":
+        texts = [clip.labels["transcript"] for clip in held]
+        index = open_index(
+            settings.mls, texts, settings.length, rate=settings.rate, limit=settings.leak_limit,
+            cache=settings.cache or None, on_fault=settings.on_fault,
+        )  # fmt: skip
+        return index, index.facts.leaks
+    more = settings.read(settings.find(settings.mls, ("train",), ("speech",)))
+    kept, leaks = without_leaks(more, held, settings.leak_limit)
+    return kept, len(leaks)
+
+
+def _tokens(settings: RecognitionSettings, corpora: Sequence[Corpus | Index]) -> Tokens:
     if not settings.vocabulary:
         raise ValueError(
             "give vocabulary=FILE, a WordPiece vocabulary such as BERT's vocab.txt; or used:FILE, characters or words"
         )
-    return read_tokens(settings.vocabulary, (clip.labels["transcript"] for corpus in corpora for clip in corpus))
+    return read_tokens(settings.vocabulary, (text for corpus in corpora for text in _texts(corpus)))
+
+
+def _texts(corpus: Corpus | Index) -> Iterable[str]:
+    return corpus.texts() if isinstance(corpus, Index) else (clip.labels["transcript"] for clip in corpus)
 
 
 @dataclass(frozen=True)
@@ -154,7 +177,7 @@ class Taught:
     def example(self, index: int, rng: np.random.Generator) -> Item:
         """A row with ``teacher`` (characters, frames)."""
         item = self.rows.example(index, rng)
-        number, row = self.rows.rows[index]
+        number, row = self.rows.row(index)
         corpus = self.rows.corpora[number][0]
         if int(item["samples"]) != max(piece.at + piece.frames for piece in row):
             raise ValueError(f"an utterance of row {index} ({corpus[row[0].recording].id} …) cannot be read")

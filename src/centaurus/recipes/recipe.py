@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from centaurus.data import Corpus, measured, open_corpus, prepared
+from centaurus.data import Corpus, Index, measured, open_corpus, prepared
 from centaurus.data.corpus import OnFault
 from centaurus.train.config import Training
 from centaurus.train.loop import Data
@@ -82,6 +82,6 @@ class Reading(Training):
         return prepared(corpus, self.cache or None) if self.decode_once else measured(corpus)
 
 
-def hours(corpus: Corpus) -> float:
+def hours(corpus: Corpus | Index) -> float:
     """Its length, for people."""
     return round(corpus.seconds / 3600, 3)

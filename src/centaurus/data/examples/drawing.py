@@ -57,8 +57,9 @@ def draw(groups: Sequence[Group], seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=8)
-def _shuffled(count: int, seed: int, group: int, cycle: int) -> NDArray[np.int64]:
-    return np.random.default_rng([seed, 0, group, cycle]).permutation(count)
+def _shuffled(count: int, seed: int, group: int, cycle: int) -> NDArray[np.int32]:
+    """A permutation in 4 bytes an item: the same as of eight bytes."""
+    return np.random.default_rng([seed, 0, group, cycle]).permutation(np.arange(count, dtype=np.int32))
 
 
 def evenly_spaced(count: int, limit: int) -> list[int]:

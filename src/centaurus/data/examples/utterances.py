@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from centaurus.audio import AudioError
 from centaurus.audio.pack import RECOGNITION_ROW, Piece, assemble, pack_whole
 from centaurus.data.cache import frames_at_rate
-from centaurus.data.corpus import Clip, Corpus
+from centaurus.data.corpus import Corpus
 from centaurus.data.examples.drawing import Group, draw, epoch_size
+from centaurus.data.index import Index
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
@@ -22,35 +24,53 @@ class Utterances:
     """Rows of ``length`` frames filled with whole utterances, or with ``length=None`` each utterance by itself.
 
     Several corpora are put together, each with its share: ``[(librispeech, 1.0), (mls, 0.01)]``.
+    An ``Index`` has its rows already.
     """
 
     def __init__(
         self,
-        corpora: Corpus | list[tuple[Corpus, float]],
+        corpora: Corpus | Sequence[tuple[Corpus | Index, float]],
         length: int | None = RECOGNITION_ROW,
         encode: Encode | None = None,
         seed: int = 0,
     ) -> None:
-        self.corpora = [(corpora, 1.0)] if isinstance(corpora, Corpus) else corpora
+        self.corpora = [(corpora, 1.0)] if isinstance(corpora, Corpus) else list(corpora)
         self.length, self.encode, self.seed = length, encode, seed
-        self.rows: list[tuple[int, tuple[Piece, ...]]] = []
         self.groups: list[Group] = []
-        self.discarded: list[Clip] = []
-        for number, (corpus, share) in enumerate(self.corpora):
-            if silent := next((clip for clip in corpus if "transcript" not in clip.labels), None):
-                raise ValueError(f"{silent.path}: clip {silent.id} has no transcript")
-            frames = frames_at_rate(corpus)
-            rows: tuple[tuple[Piece, ...], ...]
-            if length is None:
-                rows = tuple((Piece(i, 0, count, 0),) for i, count in enumerate(frames))
-            else:
-                packing = pack_whole(frames, length)
-                rows = packing.rows
-                self.discarded += [corpus[i] for i in packing.discarded]
-            self.rows += [(number, row) for row in rows]
+        self.discarded = 0
+        self._rows: list[Sequence[tuple[Piece, ...]]] = []
+        self._ends: list[int] = []
+        for corpus, share in self.corpora:
+            rows = self._indexed(corpus) if isinstance(corpus, Index) else self._packed(corpus)
+            self._rows.append(rows)
+            self._ends.append(len(rows) + (self._ends[-1] if self._ends else 0))
             self.groups.append(Group(len(rows), share))
-        if not self.rows:
-            raise ValueError(f"there are no utterances; {len(self.discarded)} are longer than a row of {length} frames")
+        if not len(self):
+            raise ValueError(f"there are no utterances; {self.discarded} are longer than a row of {length} frames")
+
+    def _indexed(self, corpus: Index) -> Sequence[tuple[Piece, ...]]:
+        if corpus.length != self.length:
+            raise ValueError(f"the index has rows of {corpus.length} frames, not of {self.length}")
+        self.discarded += corpus.facts.discarded
+        return corpus.rows
+
+    def _packed(self, corpus: Corpus) -> Sequence[tuple[Piece, ...]]:
+        if silent := next((clip for clip in corpus if "transcript" not in clip.labels), None):
+            raise ValueError(f"{silent.path}: clip {silent.id} has no transcript")
+        frames = frames_at_rate(corpus)
+        if self.length is None:
+            return tuple((Piece(i, 0, count, 0),) for i, count in enumerate(frames))
+        packing = pack_whole(frames, self.length)
+        self.discarded += len(packing.discarded)
+        return packing.rows
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def row(self, index: int) -> tuple[int, tuple[Piece, ...]]:
+        """The number of a row's corpus, and its utterances."""
+        number = bisect_right(self._ends, index)
+        return number, self._rows[number][index - (self._ends[number - 1] if number else 0)]
 
     def size(self) -> int:
         """Rows in an epoch."""
@@ -62,13 +82,13 @@ class Utterances:
 
     def text(self, index: int) -> str:
         """What is said in a row."""
-        number, row = self.rows[index]
+        number, row = self.row(index)
         corpus = self.corpora[number][0]
         return " ".join(corpus[piece.recording].labels["transcript"] for piece in row)
 
     def samples(self, index: int) -> Samples:
         """The sound of a row, without the padding at its end."""
-        number, row = self.rows[index]
+        number, row = self.row(index)
         corpus = self.corpora[number][0]
 
         def load(recording: int, start: int, frames: int) -> Samples:
@@ -87,10 +107,10 @@ class Utterances:
         return {"audio": audio[None], "samples": np.array(len(x)), **words}
 
     def _readable(self, index: int) -> tuple[int, Samples]:
-        for step in range(len(self.rows)):
-            row = (index + step) % len(self.rows)
+        for step in range(len(self)):
+            row = (index + step) % len(self)
             try:
                 return row, self.samples(row)
             except AudioError as error:
-                self.corpora[self.rows[row][0]][0].faults.add(error)
+                self.corpora[self.row(row)[0]][0].faults.add(error)
         raise ValueError("no row of utterances can be read")

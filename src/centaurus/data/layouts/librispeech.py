@@ -50,7 +50,7 @@ def mls_folders(root: Path) -> list[Path]:
 def mls_clips(root: Path) -> Iterator[Clip]:
     """Every utterance of the texts. Ten million files are not looked for one by one: loading tells."""
     for folder in mls_folders(root):
-        suffix = _suffix(folder / "audio")
+        suffix = sound_suffix(folder / "audio")
         for name, text in _lines(folder / TRANSCRIPTS, "\t"):
             speaker, _, rest = name.partition("_")
             path = folder / "audio" / speaker / rest.partition("_")[0] / f"{name}{suffix}"
@@ -68,7 +68,8 @@ def _texts(folder: Path) -> bool:
     return next(folder.glob("*/*/*.trans.txt"), None) is not None
 
 
-def _suffix(folder: Path) -> str:
+def sound_suffix(folder: Path) -> str:
+    """The suffix of the sound files below a folder, by the first that is found."""
     for suffix in (".flac", ".opus", ".ogg", ".wav"):
         if next(folder.glob(f"*/*/*{suffix}"), None) is not None:
             return suffix
