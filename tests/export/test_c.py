@@ -18,7 +18,8 @@ from centaurus.nn.layers import Stateless
 from centaurus.runtime.native import find_compiler
 from centaurus.ssm import SSM
 from tests.export.test_layers import LAYERS
-from tests.export.test_networks import EXPORTABLE, network, shipped_like, windowed
+from tests.export.test_networks import network, shipped_like, windowed
+from tests.models.small import FAMILIES
 
 TOLERANCE = 1e-5  # single precision against double, of the largest value
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler here")
@@ -92,7 +93,7 @@ def test_an_equation_in_c_is_the_equation(name: str, tmp_path: Path, monkeypatch
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", [*EXPORTABLE, "shipped", "windowed"])
+@pytest.mark.parametrize("name", [*FAMILIES, "shipped", "windowed"])
 def test_a_network_in_c_is_the_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "SECONDS", 0.5)
     special = {"shipped": shipped_like, "windowed": windowed}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from centaurus.export.layers import lower
 from centaurus.layer import Layer
@@ -21,6 +22,7 @@ from centaurus.nn import (
     Hourglass,
     LayerNorm,
     Leveled,
+    Lift,
     Mask,
     Mel,
     Pointwise,
@@ -83,6 +85,9 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "with conv": (with_conv(SSM("pointwise", 3, 3, states=4), 3), 3),
     "feed forward": (feed_forward(3), 3),
     "conv module": (conv_module(3), 3),
+    "lifted convolution": (Lift(nn.Conv1d(3, 5, 1)), 3),
+    "lifted functions": (Serial([Lift(nn.GELU()), Lift(nn.Tanh()), Lift(nn.Identity()), Lift(nn.Sigmoid())]), 11),
+    "lifted gates": (Serial([Lift(nn.GELU("tanh")), Lift(nn.ReLU()), Lift(nn.SiLU()), Lift(nn.Dropout1d())]), 11),
     "selective scan": (S6(3, states=4), 3),
     "selective scan without weights": (S6(3, 2, states=4, rank=2, weighted=False), 3),
     "selective scan of one frame": (Serial([AvgPool(24), S6(3, 2, states=4)]), 3),

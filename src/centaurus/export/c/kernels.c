@@ -410,6 +410,51 @@ CT_KERNEL void ct_norm(const float *x, float *y, int frames, int n, const float 
   }
 }
 
+/*@ relu: base */
+CT_KERNEL void ct_relu(const float *x, float *y, int n) {
+  int k;
+  for (k = 0; k < n; k += CT_LANES) ct_store(y + k, ct_larger(ct_load(x + k), ct_set(0.0f)));
+}
+
+/*@ logistic: sigmoid */
+CT_KERNEL void ct_logistic(const float *x, float *y, int n) {
+  int k;
+  for (k = 0; k < n; k += CT_LANES) ct_store(y + k, ct_sigmoid(ct_load(x + k)));
+}
+
+/*@ tanh: sigmoid */
+CT_KERNEL void ct_tanh(const float *x, float *y, int n) {
+  int k;
+  for (k = 0; k < n; k += CT_LANES)
+    ct_store(y + k, ct_set(2.0f) * ct_sigmoid(ct_set(2.0f) * ct_load(x + k)) - ct_set(1.0f));
+}
+
+/*@ gelu_tanh: sigmoid */
+/* x times the normal distribution function by tanh: (1 + tanh z) / 2 is sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3). */
+CT_KERNEL void ct_gelu_tanh(const float *x, float *y, int n) {
+  int k;
+  for (k = 0; k < n; k += CT_LANES) {
+    ct_v u = ct_load(x + k), z = u * (ct_set(0.0713548163f) * u * u + ct_set(1.59576912f));
+    ct_store(y + k, u * ct_sigmoid(z));
+  }
+}
+
+/*@ gelu: exp */
+/* x times the normal distribution function; the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
+CT_KERNEL void ct_gelu(const float *x, float *y, int n) {
+  int k;
+  for (k = 0; k < n; k += CT_LANES) {
+    ct_v u = ct_load(x + k), z = ct_set(0.707106781f) * ct_float(ct_bits(u) & ct_word(0x7fffffffu)), t, p, tail;
+    t = ct_set(1.0f) / (ct_set(1.0f) + ct_set(0.3275911f) * z);
+    p = ct_set(1.061405429f) * t - ct_set(1.453152027f);
+    p = p * t + ct_set(1.421413741f);
+    p = p * t - ct_set(0.284496736f);
+    p = p * t + ct_set(0.254829592f);
+    tail = ct_set(0.5f) * p * t * ct_exp(ct_set(0.0f) - z * z); /* of the distribution, beyond |x| */
+    ct_store(y + k, ct_larger(u, ct_set(0.0f)) - ct_float(ct_bits(u) & ct_word(0x7fffffffu)) * tail);
+  }
+}
+
 /*@ silu: sigmoid */
 CT_KERNEL void ct_silu(const float *x, float *y, int n) {
   int k;
@@ -471,6 +516,44 @@ CT_KERNEL void ct_pool(const float *x, float *y, int frames, int factor, int n) 
       for (r = 0; r < factor; r++) sum += x[(t * factor + r) * n + c];
       y[t * n + c] = sum / (float)factor;
     }
+}
+
+/*@ selective: exp */
+/* log(1 + e^x): for a positive x it is x more than for -x, and log(1 + e) is a series in e / (2 + e). */
+CT_INLINE ct_v ct_softplus(ct_v x) {
+  ct_v size = ct_float(ct_bits(x) & ct_word(0x7fffffffu)), e = ct_exp(ct_set(0.0f) - size), r = e / (ct_set(2.0f) + e);
+  ct_v q = r * r, p = ct_set(0.13333333f) * q + ct_set(0.15384615f);
+  p = p * q + ct_set(0.18181818f);
+  p = p * q + ct_set(0.22222222f);
+  p = p * q + ct_set(0.28571429f);
+  p = p * q + ct_set(0.4f);
+  p = p * q + ct_set(0.66666667f);
+  p = p * q + ct_set(2.0f);
+  return ct_larger(x, ct_set(0.0f)) + r * p;
+}
+
+/* A selective scan: x = exp(d a) x + (d u) b and y = sum of c e x, d = softplus(raw), for each of n channels.
+
+   b and c are parts of the rows of `wide`; a, e and the states s are (n, width), where all that lies behind the last
+   state of a channel is zero in b and c. */
+CT_KERNEL void ct_selective(const float *u, float *raw, const float *wide, float *y, int frames, int n, int width,
+                            int from, int row, const float *a, const float *e, float *s) {
+  int t, i, k;
+  for (k = 0; k < frames * n; k += CT_LANES) ct_store_some(raw + k, ct_softplus(ct_load(raw + k)), frames * n - k);
+  for (t = 0; t < frames; t++, u += n, raw += n, y += n, wide += row) {
+    const float *b = wide + from, *c = b + width;
+    for (i = 0; i < n; i++) {
+      float *x = s + i * width;
+      ct_v d = ct_set(raw[i]), drive = ct_set(raw[i] * u[i]), sum = ct_set(0.0f);
+      for (k = 0; k < width; k += CT_LANES) {
+        ct_v z = ct_exp(d * ct_load(a + i * width + k)) * ct_load(x + k) + drive * ct_load(b + k);
+        ct_store(x + k, z);
+        sum += ct_load(c + k) * ct_load(e + i * width + k) * z;
+      }
+      y[i] = ct_sum(sum);
+    }
+  }
+  for (k = 0; k < n * width; k += CT_LANES) ct_store(s + k, ct_flush(ct_load(s + k)));
 }
 
 /*@ past: base */

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import singledispatch
 
 import numpy as np
+from torch import nn
 
 from centaurus.export.c.program import Array, Program, Signal
-from centaurus.export.c.ssm import emit_ssm
+from centaurus.export.c.ssm import emit_s6, emit_ssm
 from centaurus.export.graph import array
 from centaurus.layer import Layer
 from centaurus.models.classifier import Dense
@@ -22,13 +23,16 @@ from centaurus.nn.layers import (
     Down,
     Dropout1d,
     LayerNorm,
+    Lift,
     Pointwise,
     RunningMean,
     SiLU,
     Up,
     WindowedMean,
 )
-from centaurus.ssm import SSM
+from centaurus.ssm import S6, SSM
+
+LIFTED = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "logistic", nn.SiLU: "silu", nn.GELU: "gelu"}
 
 
 @singledispatch
@@ -40,6 +44,11 @@ def emit(layer: Layer, program: Program, u: Signal, name: str) -> Signal:
 @emit.register
 def _(layer: SSM, program: Program, u: Signal, name: str) -> Signal:
     return emit_ssm(program, layer, u)
+
+
+@emit.register
+def _(layer: S6, program: Program, u: Signal, name: str) -> Signal:
+    return emit_s6(program, layer, u)
 
 
 @emit.register
@@ -140,6 +149,22 @@ def _(layer: SiLU, program: Program, u: Signal, name: str) -> Signal:
 
 
 @emit.register
+def _(layer: Lift, program: Program, u: Signal, name: str) -> Signal:
+    module = layer.module
+    if isinstance(module, nn.Conv1d) and module.groups == 1:
+        bias = None if module.bias is None else array(module.bias)
+        return program.product(u, array(module.weight)[..., 0].T, bias)
+    if isinstance(module, nn.Identity | nn.Dropout1d):
+        return u
+    kernel = LIFTED.get(type(module))
+    if kernel is None:
+        raise TypeError(f"{name or 'this model'} lifts a {type(module).__name__}, which cannot be exported to C")
+    if isinstance(module, nn.GELU) and module.approximate == "tanh":
+        kernel = "gelu_tanh"
+    return _mapped(program, kernel, u)
+
+
+@emit.register
 def _(layer: Dropout1d, program: Program, u: Signal, name: str) -> Signal:
     return u
 
@@ -205,8 +230,13 @@ def _added(program: Program, x: Signal, z: Signal) -> Signal:
 
 
 def _silu(program: Program, x: Signal) -> Signal:
+    return _mapped(program, "silu", x)
+
+
+def _mapped(program: Program, kernel: str, x: Signal) -> Signal:
+    """Every number through a function."""
     y = program.buffer(x.frames, x.channels)
-    program.call("silu", x.at, y.at, x.size)
+    program.call(kernel, x.at, y.at, x.size)
     return y
 
 

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from centaurus.export.c.program import GROUP, Array, Program, Signal, rounded
+from centaurus.export.graph import array
 from centaurus.export.tables import Local
-from centaurus.ssm import SSM
+from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _phases
 
 Complex = NDArray[np.complex128]
@@ -44,6 +45,31 @@ def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
     else:
         _crossed(program, modes, v, y, driven, read)
     return y if after is None else program.product(y, after)
+
+
+def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
+    """The calls of a selective scan, whose step ``export/selective.py`` states in equations."""
+    channels, rank, width = layer.in_channels, rounded(layer.rank), rounded(layer.states)
+
+    def rows(x: torch.Tensor, count: int) -> Array:
+        """(rows, columns) with zeros below."""
+        return np.pad(array(x), ((0, count - x.shape[0]), (0, 0)))
+
+    def columns(x: Array) -> Array:
+        return np.pad(x, ((0, 0), (0, width - layer.states)))
+
+    wide = program.product(u, np.concatenate([rows(layer.dt_down, rank), rows(layer.B, width), rows(layer.C, width)]).T)
+    low = program.buffer(u.frames, rank)
+    program.call("part", wide.at, low.at, u.frames, wide.channels, 0, rank)
+    raw = program.product(low, rows(layer.dt_up.T, rank), array(layer.dt_bias))
+    y = program.buffer(u.frames, channels)
+    rates = program.constant(columns(-np.exp(array(layer.A_log))))
+    weights = np.ones((channels, layer.states)) if layer.E is None else array(layer.E)
+    program.call(
+        *("selective", u.at, raw.at, wide.at, y.at, u.frames, channels, width, rank, wide.channels, rates),
+        *(program.constant(columns(weights)), program.state(channels * width)),
+    )
+    return y if layer.M is None else program.product(y, array(layer.M).T)
 
 
 def modes_of(local: Local) -> Modes:
