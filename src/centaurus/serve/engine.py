@@ -1,8 +1,8 @@
-"""One thread that advances many streams of a model: chunks that are waiting are stepped together."""
+"""Advance many streams of a model together: chunks that are waiting become the rows of one step."""
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from centaurus.runtime import Session, SessionError, Settings
 from centaurus.serve.metrics import Metrics
 
 Samples = NDArray[np.float32]
-BATCHES = (1, 2, 4, 8)  # rows of a step that are tried when an engine starts
+BATCHES = (1, 2, 4, 8, 16)  # rows of a step that are tried when an engine starts
 TRIALS = 5  # the fastest of so many steps counts: a busy machine still has quiet moments
-FLUSH_SECONDS = 30.0  # how long the end of a stream may take
+AHEAD = 0.25  # seconds that a stream may run ahead of real time before it waits for those that do not
 
 
 class FullError(RuntimeError):
@@ -26,48 +26,56 @@ class FullError(RuntimeError):
 class Lane:
     """One stream of an engine, with the interface of a ``Session``: samples in, the frames that are ready out.
 
-    ``process`` never waits: it returns what the engine has finished since the last call. ``flush`` waits for the rest.
-    ``notify`` is called from the engine's thread whenever frames have become ready.
+    ``process`` never waits: it returns what the engine has finished since the last call. ``flush`` steps until
+    everything is finished. ``notify`` is called whenever frames have become ready.
     """
 
     def __init__(self, engine: Engine, rows: list[int], notify: Callable[[], object]) -> None:
         self.settings: Settings = engine.session.settings
         self.rows, self.notify = rows, notify
-        self.busy = self.closed = False
+        self.closed = False
         self.error: SessionError | None = None
         self.chunks: deque[tuple[Samples, float]] = deque()  # (rows, chunk) and when it was complete
         self.frames: deque[Samples] = deque()
         self._engine = engine
         self._rest: Samples = np.zeros((len(rows), 0), np.float32)
         self._samples = self._given = 0  # samples taken, frames given back
+        self._seconds = self.settings.chunk / self.settings.rate
+        self._due = time.perf_counter()  # when the next chunk would come in real time
 
     @property
     def backlog(self) -> int:
-        """Samples that were handed over and whose frames have not been taken back yet."""
-        return self._samples - int(self._given / self.settings.ratio)
+        """Samples that were handed over and have not been stepped yet."""
+        return len(self.chunks) * self.settings.chunk + self._rest.shape[1]
 
     def process(self, x: Samples) -> Samples:
         """Hand samples (t,) or (rows, t) to the engine; the frames that have become ready, shaped as by a session."""
-        self._put(x.reshape(len(self.rows), -1))
+        if x.size:
+            self._put(x.reshape(len(self.rows), -1))
         return self._shaped(self._ready(), x.ndim == 1)
 
     def flush(self) -> Samples:
-        """Wait for everything that was handed over, as if silence followed; the stream has then ended."""
-        wanted = self.settings.frames(self._samples) - self._given
-        chunk = self.settings.chunk
-        silence = -self._rest.shape[1] % chunk
+        """Step until everything that was handed over is finished, as if silence followed; the stream has then ended."""
+        missing = self.settings.frames(self._samples) - self._given
         if self._rest.shape[1]:
+            silence = -self._rest.shape[1] % self.settings.chunk
             self._put(np.zeros((len(self.rows), silence), np.float32), counted=False)
-        self._engine.wait_for(self)
-        return self._shaped(self._ready()[..., :wanted], len(self.rows) == 1)
+        self._engine.finish(self)
+        return self._shaped(self._ready()[..., :missing], len(self.rows) == 1)
 
     def close(self) -> None:
         """Leave the engine; what is waiting is dropped."""
         self._engine.leave(self)
 
+    def is_ahead(self, now: float) -> bool:
+        """Whether this stream has had more steps than real time asks for; called once for every step."""
+        self._due = max(self._due + self._seconds, now - AHEAD)
+        return self._due > now + AHEAD
+
     def _put(self, x: Samples, counted: bool = True) -> None:
         self._samples += x.shape[1] if counted else 0
-        rest, chunk = np.concatenate([self._rest, x], axis=1), self.settings.chunk
+        chunk = self.settings.chunk
+        rest = np.concatenate([self._rest, x], axis=1) if self._rest.shape[1] else x
         whole = rest.shape[1] // chunk
         self._rest = rest[:, whole * chunk :]
         if whole:
@@ -76,151 +84,146 @@ class Lane:
     def _ready(self) -> Samples:
         if self.error is not None:
             raise self.error
-        done = [self.frames.popleft() for _ in range(len(self.frames))]
-        s = self.settings
-        frames = np.concatenate(done, axis=-1) if done else np.zeros((len(self.rows), s.features, 0), np.float32)
+        if len(self.frames) == 1:
+            frames = self.frames.popleft()
+        elif self.frames:
+            frames = np.concatenate(self.frames, axis=-1)
+            self.frames.clear()
+        else:
+            frames = np.zeros((len(self.rows), self.settings.features, 0), np.float32)
         self._given += frames.shape[-1]
         return frames
 
     def _shaped(self, frames: Samples, single: bool) -> Samples:
-        frames = frames[:, 0] if self.settings.task == "denoiser" else frames
-        return frames[0] if single and self.settings.task != "denoiser" else frames
+        if self.settings.task == "denoiser":
+            return frames[:, 0]
+        return frames[0] if single else frames
 
 
 class Engine:
-    """A session whose rows are streams that come and go, each at its own pace.
+    """A session whose rows are streams that come and go, each at its own pace, stepped by the event loop.
 
     A step takes one chunk of every stream that has one, up to the number of rows that is cheapest for this model on
-    this machine, and leaves all other rows untouched. Streams take turns, so that nobody can crowd out the others.
+    this machine, and leaves all other rows untouched. Streams take turns, and one that sends faster than real time
+    waits for those that do not, so that nobody can crowd out the others.
     """
 
     def __init__(self, task: str, session: Session, metrics: Metrics) -> None:
         self.task, self.session, self.metrics = task, session, metrics
-        self.rows_per_step, self.row_seconds = _cheapest_batch(session)
-        self._change = threading.Condition()
+        self.rows_per_step, self.row_seconds, self.lone_seconds = _cheapest_batch(session)
         self._turn: deque[Lane] = deque()  # lanes with a chunk that no step has taken yet
-        self._running = True
-        self._thread = threading.Thread(target=self._run, name=f"centaurus-{task}", daemon=True)
-        self._thread.start()
+        self._later: deque[Lane] = deque()  # the same, of streams that are ahead of real time
+        self._scheduled = False
 
     @property
     def real_time_factor(self) -> float:
-        """Share of one core that one row takes in real time, as measured when the engine started."""
+        """Share of one core that a stream of one row takes alone, as measured when the engine started."""
         settings = self.session.settings
-        return self.row_seconds * settings.rate / settings.chunk
+        return self.lone_seconds * settings.rate / settings.chunk
 
     def join(self, rows: int, notify: Callable[[], object]) -> Lane:
         """A lane of so many rows, which starts in silence."""
-        with self._change:
-            taken: list[int] = []
-            try:
-                for _ in range(rows):
-                    taken.append(self.session.join())
-            except SessionError as error:
-                for row in taken:
-                    self.session.leave(row)
-                raise FullError(str(error)) from error
-            return Lane(self, taken, notify)
+        taken: list[int] = []
+        try:
+            for _ in range(rows):
+                taken.append(self.session.join())
+        except SessionError as error:
+            for row in taken:
+                self.session.leave(row)
+            raise FullError(str(error)) from error
+        return Lane(self, taken, notify)
 
     def leave(self, lane: Lane) -> None:
-        """Free the rows of a lane, at once or after the step it is in."""
-        with self._change:
-            if lane.closed:
-                return
-            lane.closed = True
-            lane.chunks.clear()
-            if lane in self._turn:
-                self._turn.remove(lane)
-            if not lane.busy:
-                self._free(lane)
-            self._change.notify_all()
+        """Free the rows of a lane."""
+        if lane.closed:
+            return
+        lane.closed = True
+        lane.chunks.clear()
+        for queue in (self._turn, self._later):
+            if lane in queue:
+                queue.remove(lane)
+        for row in lane.rows:
+            self.session.leave(row)
 
     def submit(self, lane: Lane, chunks: list[Samples]) -> None:
-        """Queue complete chunks of a lane."""
-        with self._change:
-            if lane.closed:
-                return
-            now = time.perf_counter()
-            if not lane.chunks and not lane.busy:
-                self._turn.append(lane)
-            lane.chunks.extend((chunk, now) for chunk in chunks)
-            self._change.notify_all()
+        """Queue complete chunks of a lane, and step soon."""
+        if lane.closed:
+            return
+        now = time.perf_counter()
+        if not lane.chunks:
+            self._enqueue(lane, now)
+        lane.chunks.extend((chunk, now) for chunk in chunks)
+        self._schedule()
 
-    def wait_for(self, lane: Lane) -> None:
-        """Return when nothing of a lane is waiting any more."""
-        with self._change:
-            done = self._change.wait_for(lambda: lane.closed or not (lane.chunks or lane.busy), FLUSH_SECONDS)
-        if not done:
-            raise SessionError(f"the last blocks of a stream were not finished within {FLUSH_SECONDS:g} s")
+    def finish(self, lane: Lane) -> None:
+        """Step a lane until nothing of it is waiting any more; it is not notified."""
+        while lane.chunks:
+            for queue in (self._turn, self._later):
+                if lane in queue:
+                    queue.remove(lane)
+            self._step([lane])
 
-    def stop(self) -> None:
-        """End the thread after its step."""
-        with self._change:
-            self._running = False
-            self._change.notify_all()
-        self._thread.join()
+    def _enqueue(self, lane: Lane, now: float) -> None:
+        (self._later if lane.is_ahead(now) else self._turn).append(lane)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._turn or not self._running)
-                if not self._running:
-                    return
-                batch = self._take()
+        """One step; further ones follow after the event loop has looked at its sockets."""
+        self._scheduled = False
+        batch = self._take()
+        if batch:
             self._step(batch)
+        for lane in batch:
+            lane.notify()
+        if self._turn or self._later:
+            self._schedule()
 
-    def _take(self) -> list[tuple[Lane, Samples, float]]:
-        """The next chunk of each lane whose turn it is, up to the rows of a step."""
-        batch: list[tuple[Lane, Samples, float]] = []
+    def _take(self) -> list[Lane]:
+        """The lanes whose turn it is, up to the rows of a step."""
+        batch: list[Lane] = []
         rows = 0
-        while self._turn and (not batch or rows + len(self._turn[0].rows) <= self.rows_per_step):
-            lane = self._turn.popleft()
-            lane.busy = True
-            batch.append((lane, *lane.chunks.popleft()))
-            rows += len(lane.rows)
+        for queue in (self._turn, self._later):
+            while queue and (not batch or rows + len(queue[0].rows) <= self.rows_per_step):
+                batch.append(queue.popleft())
+                rows += len(batch[-1].rows)
         return batch
 
-    def _step(self, batch: list[tuple[Lane, Samples, float]]) -> None:
-        rows = [row for lane, _, _ in batch for row in lane.rows]
+    def _step(self, batch: list[Lane]) -> None:
+        chunks = [lane.chunks.popleft() for lane in batch]
+        rows = [row for lane in batch for row in lane.rows]
         begin, error = time.perf_counter(), None
         try:
-            frames = self.session.step(rows, np.concatenate([chunk for _, chunk, _ in batch]))
+            frames = self.session.step(rows, np.concatenate([chunk for chunk, _ in chunks]))
         except SessionError as failure:
             error = failure
         end = time.perf_counter()
         self.metrics.steps.observe(end - begin, task=self.task)
         self.metrics.rows.observe(len(rows), task=self.task)
-        with self._change:
-            at = 0
-            for lane, _, arrived in batch:
-                lane.busy = False
-                if error is None:
-                    lane.frames.append(frames[at : at + len(lane.rows)])
-                lane.error, at = error, at + len(lane.rows)
-                if lane.closed:
-                    self._free(lane)
-                elif lane.chunks:
-                    self._turn.append(lane)
-                self.metrics.latency.observe(end - arrived, task=self.task)
-            self._change.notify_all()
-        for lane, _, _ in batch:
-            lane.notify()
-
-    def _free(self, lane: Lane) -> None:
-        for row in lane.rows:
-            self.session.leave(row)
+        at = 0
+        for lane, (_, arrived) in zip(batch, chunks, strict=True):
+            if error is None:
+                lane.frames.append(frames[at : at + len(lane.rows)])
+            lane.error, at = error, at + len(lane.rows)
+            if lane.chunks:
+                self._enqueue(lane, end)
+            self.metrics.latency.observe(end - arrived, task=self.task)
 
 
-def _cheapest_batch(session: Session) -> tuple[int, float]:
-    """The number of rows whose step costs least for each row, and the seconds of one row in it."""
-    best = (1, float("inf"))
+def _cheapest_batch(session: Session) -> tuple[int, float, float]:
+    """The number of rows whose step costs least for each row, the seconds of one row in it, and of one row alone."""
+    seconds: dict[int, float] = {}
     for rows in (n for n in BATCHES if n <= session.batch):
         x = np.zeros((rows, session.settings.chunk), np.float32)
-        fastest = float("inf")
+        spent = []
         for _ in range(TRIALS):
             begin = time.perf_counter()
             session.step(list(range(rows)), x)
-            fastest = min(fastest, time.perf_counter() - begin)
-        best = min(best, (rows, fastest / rows), key=lambda found: found[1])
+            spent.append(time.perf_counter() - begin)
+        seconds[rows] = min(spent) / rows
     session.reset()
-    return best
+    best = min(seconds, key=lambda rows: seconds[rows])
+    return best, seconds[best], seconds[1]

@@ -1,4 +1,4 @@
-"""The WebSocket server: admission, back-pressure, health, metrics and an orderly end."""
+"""The WebSocket server: admission, health, metrics and an orderly end."""
 
 from __future__ import annotations
 
@@ -8,34 +8,27 @@ import hmac
 import ipaddress
 import json
 import signal
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import urlsplit
 
-from websockets.asyncio.server import Server as WebSocketServer
-from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
-from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
-from websockets.typing import Subprotocol
 
 from centaurus import tasks
-from centaurus.runtime import Session, SessionError
+from centaurus.runtime import Session
 from centaurus.runtime.session import open_for
-from centaurus.serve.engine import Engine, FullError
+from centaurus.serve.connection import GOODBYE, Connection
+from centaurus.serve.engine import Engine
 from centaurus.serve.metrics import Metrics
-from centaurus.serve.protocol import SUBPROTOCOL, TOKEN, Message, Request, Stream, error_text, read_request
+from centaurus.serve.protocol import TOKEN, Request, read_request
 
 TASKS = {task.command: task.name for task in tasks.TASKS.values()}
 MODELS = {task.command: task.model for task in tasks.TASKS.values()}
-MESSAGE_BYTES = 1 << 20  # of one message of a client: 16 s of one channel of float32 at 16 kHz
-OUTBOX = 64  # results that wait for a client before nothing more is read from it
 ROWS = 64  # rows of a session where nothing else is said: the bytes of their states, not a promise of speed
-GOING_AWAY, POLICY, FAILED, TRY_LATER = 1001, 1008, 1011, 1013  # close codes of WebSocket
 
 
 @dataclass(frozen=True)
@@ -91,10 +84,10 @@ class Server:
         self.metrics = Metrics()
         self.engines = {task: self._engine(task, model) for task, model in self.options.models.items()}
         self.draining = False
-        self._streams: dict[ServerConnection, Request] = {}
+        self._streams: dict[Connection, Request] = {}
         self._empty = asyncio.Event()
         self._ended = asyncio.Event()
-        self._server: WebSocketServer | None = None
+        self._server: asyncio.Server | None = None
 
     def _engine(self, task: str, model: str) -> Engine:
         session = Session(model, batch=self.options.streams or ROWS)
@@ -121,19 +114,12 @@ class Server:
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await serve(
-            self._handle,
-            self.options.host,
-            self.options.port,
-            process_request=self._answer,
-            select_subprotocol=_choose_subprotocol,
-            compression=None,  # audio does not compress, and every stream would pay for trying
-            max_size=MESSAGE_BYTES,
-            max_queue=4,  # messages: what waits further down is in the backlog or with the client
-            ping_interval=self.options.stall,
-            ping_timeout=self.options.stall,
-            close_timeout=2.0,
-        )
+
+        def connection() -> Connection:
+            return Connection(self.options, self.metrics, self._answer, self._closed)
+
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(connection, self.options.host, self.options.port, backlog=1024)
 
     async def wait(self) -> None:
         """Serve until SIGTERM or SIGINT; a second one does not wait for the streams."""
@@ -161,13 +147,15 @@ class Server:
     async def close(self) -> None:
         """Close every stream, the port and the engines."""
         if self._server is not None:
-            self._server.close(code=GOING_AWAY)
-            await self._server.wait_closed()
-        for engine in self.engines.values():
-            await asyncio.to_thread(engine.stop)
+            self._server.close()
+            for connection in list(self._streams):
+                connection.go_away()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE + 1.0):
+                    await self._server.wait_closed()
         self._ended.set()
 
-    def _answer(self, connection: ServerConnection, http: HttpRequest) -> Response | None:
+    def _answer(self, connection: Connection, http: HttpRequest) -> Response | tuple[Engine, Request]:
         """Answer plain HTTP, refuse streams that cannot be had, and let the others through."""
         path = urlsplit(http.path).path
         if path == "/health":
@@ -186,9 +174,14 @@ class Server:
             return self._reject(HTTPStatus.NOT_FOUND, "path", str(error.args[0]))
         except ValueError as error:
             return self._reject(HTTPStatus.BAD_REQUEST, "request", str(error))
-        return self._admit(request, http.headers.get("Origin"))
+        refusal = self._refuse(request, http.headers.get("Origin"))
+        if refusal is not None:
+            return refusal
+        if http.headers.get("Upgrade", "").lower() == "websocket":
+            self._opened(connection, request)
+        return self.engines[request.task], request
 
-    def _admit(self, request: Request, origin: str | None) -> Response | None:
+    def _refuse(self, request: Request, origin: str | None) -> Response | None:
         if request.task not in self.engines:
             here = ", ".join(self.engines)
             return self._reject(HTTPStatus.NOT_FOUND, "path", f"{request.task} is not served here, only {here}")
@@ -233,121 +226,18 @@ class Server:
     def _gauges(self) -> dict[str, float]:
         return {"centaurus_load": self.load, "centaurus_draining": float(self.draining)}
 
-    async def _handle(self, socket: ServerConnection) -> None:
-        """One stream, from its first message to its last; whatever happens to it stays with it."""
-        assert socket.request is not None
-        request = read_request(socket.request.path)
-        connection = Connection(socket, self.options, self.metrics)
-        reason = "full"
-        self._streams[socket] = request
+    def _opened(self, connection: Connection, request: Request) -> None:
+        self._streams[connection] = request
         self.metrics.streams.add(1, task=request.task)
-        try:
-            reason = await connection.run(self.engines[request.task], request)
-        finally:
-            del self._streams[socket]
-            self.metrics.streams.add(-1, task=request.task)
-            self.metrics.closed.add(reason=reason, task=request.task)
-            if not self._streams:
-                self._empty.set()
 
-
-class Connection:
-    """One client: what it sends goes to an engine, what comes back goes to it, and neither runs ahead of the other."""
-
-    def __init__(self, socket: ServerConnection, options: Options, metrics: Metrics) -> None:
-        self.socket, self.options, self.metrics = socket, options, metrics
-        self._outbox: deque[Message] = deque()
-        self._wake, self._room = asyncio.Event(), asyncio.Event()
-        self._complete = False
-
-    async def run(self, engine: Engine, request: Request) -> str:
-        """Serve the stream; why it ended, for the metrics."""
-        loop = asyncio.get_running_loop()
-        try:
-            lane = engine.join(request.rows, lambda: loop.call_soon_threadsafe(self._wake.set))
-        except FullError as error:
-            await self._end(error, TRY_LATER)
-            return "full"
-        try:
-            stream = Stream(lane, request)
-            self.metrics.opened.add(task=request.task)
-            await self.socket.send(stream.ready())
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send(stream))
-                await self._receive(stream)
-            for message in await asyncio.to_thread(stream.finish):
-                await self.socket.send(message)
-            return "done"
-        except* ConnectionClosed:
-            return_reason = "gone"
-        except* TimeoutError as errors:
-            return_reason = "stalled"
-            await self._end(errors.exceptions[0], POLICY)
-        except* SessionError as errors:
-            return_reason = "failed"
-            await self._end(errors.exceptions[0], FAILED)
-        except* ValueError as errors:
-            return_reason = "refused"
-            await self._end(errors.exceptions[0], POLICY)
-        finally:
-            lane.close()
-        return return_reason
-
-    async def _receive(self, stream: Stream) -> None:
-        """Until the client says that it has sent everything. A full backlog is waited for, and the client with it."""
-        settings = stream.lane.settings
-        most = max(2 * settings.chunk, round(self.options.backlog * settings.rate))
-        while True:
-            try:
-                async with asyncio.timeout(self.options.idle):
-                    message = await self.socket.recv()
-            except TimeoutError as error:
-                raise TimeoutError(f"nothing was sent for {self.options.idle:g} s") from error
-            if isinstance(message, str):
-                self._command(message)
-                break
-            before = stream.frames
-            self._outbox.extend(stream.feed(message))
-            self.metrics.audio.add((stream.frames - before) / stream.layout.rate, task=stream.task)
-            if self._outbox:
-                self._wake.set()
-            while stream.lane.backlog > most or len(self._outbox) > OUTBOX:
-                self._room.clear()
-                await self._room.wait()
-        self._complete = True
-        self._wake.set()
-
-    def _command(self, message: str) -> None:
-        try:
-            command = json.loads(message)
-        except ValueError as error:
-            raise ValueError(f"text messages are JSON, got {message!r:.60}") from error
-        if command != {"type": "end"}:
-            raise ValueError(f'the only command is {{"type": "end"}}, got {message!r:.60}')
-
-    async def _send(self, stream: Stream) -> None:
-        """Send what is ready. A client that takes nothing holds up nobody but itself, and that not for ever."""
-        while not self._complete:
-            await self._wake.wait()
-            self._wake.clear()
-            self._outbox.extend(stream.collect())
-            while self._outbox:
-                try:
-                    async with asyncio.timeout(self.options.stall):
-                        await self.socket.send(self._outbox.popleft())
-                except TimeoutError as error:
-                    raise TimeoutError(f"results were not taken for {self.options.stall:g} s") from error
-            self._room.set()
-
-    async def _end(self, error: BaseException, code: int) -> None:
-        with contextlib.suppress(ConnectionClosed, TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self.socket.send(error_text(error))
-                await self.socket.close(code, str(error)[:100])
-
-
-def _choose_subprotocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None
+    def _closed(self, connection: Connection, reason: str) -> None:
+        request = self._streams.pop(connection, None)
+        if request is None:
+            return
+        self.metrics.streams.add(-1, task=request.task)
+        self.metrics.closed.add(reason=reason, task=request.task)
+        if not self._streams:
+            self._empty.set()
 
 
 def _respond(status: HTTPStatus, text: str, kind: str) -> Response:

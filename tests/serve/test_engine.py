@@ -1,0 +1,52 @@
+"""Streams that share an engine: whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from centaurus.runtime import Session
+from centaurus.serve.engine import AHEAD, Engine, Lane
+from centaurus.serve.metrics import Metrics
+from tests.runtime.models import exported
+
+
+def test_a_stream_that_runs_ahead_waits_for_those_that_do_not() -> None:
+    steps: list[str] = []
+
+    async def run() -> None:
+        engine = Engine("denoise", Session(exported("denoiser"), batch=4), Metrics())
+        engine.rows_per_step = 1
+        chunk, rate = engine.session.settings.chunk, engine.session.settings.rate
+        greedy = engine.join(1, lambda: steps.append("greedy"))
+        modest = engine.join(1, lambda: steps.append("modest"))
+        greedy.process(np.zeros((1, 3 * round(AHEAD * rate)), np.float32))
+        while not any(lane is greedy for lane in engine._later):  # its credit is used up
+            await asyncio.sleep(0)
+        steps.clear()
+        modest.process(np.zeros((1, 4 * chunk), np.float32))
+        await wait_for(modest)
+        assert steps[:4] == ["modest"] * 4
+        await wait_for(greedy)  # it is not forgotten
+
+    asyncio.run(run())
+    assert "greedy" in steps
+
+
+async def wait_for(lane: Lane) -> None:
+    while lane.chunks:
+        await asyncio.sleep(0)
+
+
+def test_a_lane_that_leaves_frees_its_rows_with_chunks_waiting() -> None:
+    async def run() -> None:
+        engine = Engine("denoise", Session(exported("denoiser"), batch=2), Metrics())
+        lane = engine.join(2, lambda: None)
+        lane.process(np.zeros((2, 5 * engine.session.settings.chunk), np.float32))
+        lane.close()
+        await asyncio.sleep(0)
+        again = engine.join(2, lambda: None)
+        assert again.process(np.zeros((2, 0), np.float32)).shape == (2, 0)
+
+    asyncio.run(run())
