@@ -1,6 +1,6 @@
 """Train `denoise-16k`, the spectral denoiser that ships.
 
-    python scripts/denoise_16k.py CORPORA RUN [minutes=78] [decay=0.75] [seed=0] [start=MODEL.safetensors]
+    python scripts/denoise_16k.py CORPORA RUN [minutes=110] [decay=0.8] [seed=0] [network=spectral-32] [start=FILE]
 
 CORPORA holds folders of sound files, decoded once into a cache:
 
@@ -9,9 +9,8 @@ CORPORA holds folders of sound files, decoded once into a cache:
     noise/       ambience;   effects/ and music/ are optional
 
 RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `denoise-16k.safetensors`.
-The learning rate stays constant and falls over the last ``decay`` of the budget; the perceptual loss and rows of four
-seconds come in with it.
-Budgets are CPU time, so that a busy machine trains as long as an idle one.
+The learning rate stays constant and falls over the last ``decay`` of the budget. ``start`` is a model of that network
+to begin with. Budgets are CPU time, so that a busy machine trains as long as an idle one.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # rows are short: a second thread
 
 import numpy as np
 import torch
-from mixing import RATE, Mixer, Sources
+from mixing import Mixer, Sources
 
 import centaurus as ct
 from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
 from centaurus.data.layouts.folders import sound_files
-from centaurus.train.losses import heard, residual, to_unit
+from centaurus.train.losses import RELATIVE_SIZES, heard, residual, to_unit
 from centaurus.train.optim import muon, set_rate
 from centaurus.train.perceptual import perceptual
 
 HELD_OUT = ("p232", "p257", "p286", "p287")  # test and validation speakers
-LR, WEIGHT_DECAY, CLIP = 3e-3, 0.02, 1.0
-WARMUP, AVERAGE = 100, 0.999  # updates; the moving average of the weights is what is saved
-SECONDS, LENGTH, OWN = 32, 2**15, 0.45  # of audio in an update, in rows of two seconds at first; 45 % are mixed here
+LR, WEIGHT_DECAY, CLIP = 2.5e-3, 0.02, 1.0
+WARMUP, AVERAGE = 100, 0.9995  # updates; the moving average of the weights is what is saved
+ROWS, LENGTH, OWN = 11, 3 * 2**14, 0.42  # rows of three seconds in an update; 42 % are mixed here
 RESIDUAL, HEARD, PERCEPTUAL = 0.3, 4.0, 0.3
 
 
@@ -70,10 +69,10 @@ def sources(root: Path) -> Sources:
 class Training:
     """A network, its optimiser and the average of its weights, which can be stopped and continued."""
 
-    def __init__(self, run: Path, minutes: float, decay: float, seed: int, start: str) -> None:
+    def __init__(self, run: Path, minutes: float, decay: float, seed: int, network: str, start: str) -> None:
         torch.manual_seed(seed)
         self.run, self.minutes, self.decay, self.seed = run, minutes, decay, seed
-        self.net = ct.denoiser("spectral")
+        self.net = ct.denoiser(network)
         if start:
             self.net.load_state_dict(ct.load(start).state_dict())
         self.net.train()
@@ -114,11 +113,13 @@ class Training:
         late = int(self.net.delay)  # the output belongs to the input that many samples ago
         estimate = self.net(torch.nn.functional.pad(noisy, (0, late)))[..., late:]
         ours, theirs = to_unit(noisy, estimate, clean)
-        terms = {"residual": residual(ours, theirs), "heard": heard(ours, theirs)}
-        loss = RESIDUAL * terms["residual"] + HEARD * terms["heard"]
-        if falling:
-            terms["perceptual"] = perceptual(ours, theirs)
-            loss = loss + PERCEPTUAL * terms["perceptual"]
+        size = RELATIVE_SIZES[self.step % len(RELATIVE_SIZES)]  # one window a step: half the time of both
+        terms = {
+            "residual": residual(ours, theirs),
+            "heard": heard(ours, theirs, [size]),
+            "perceptual": perceptual(ours, theirs),
+        }
+        loss = RESIDUAL * terms["residual"] + HEARD * terms["heard"] + PERCEPTUAL * terms["perceptual"]
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), CLIP)
@@ -137,17 +138,23 @@ class Training:
         return path
 
 
-def main(root: Path, run: Path, minutes: float = 78, decay: float = 0.75, seed: int = 0, start: str = "") -> None:
+def main(
+    root: Path,
+    run: Path,
+    minutes: float = 110,
+    decay: float = 0.8,
+    seed: int = 0,
+    network: str = "spectral-32",
+    start: str = "",
+) -> None:
     """Train until the budget is used up, saving every five minutes."""
     torch.set_num_threads(1)
-    found, training = sources(root), Training(run, minutes, decay, seed, start)
-    short, long = Mixer(found, LENGTH, OWN), Mixer(found, 2 * LENGTH, OWN)
+    found, training = sources(root), Training(run, minutes, decay, seed, network, start)
+    mixer = Mixer(found, LENGTH, OWN)
     begun, shown, recent = time.process_time() - training.spent, training.spent, list[dict[str, float]]()
     while training.spent < 60 * minutes:
         rng = np.random.default_rng((seed, training.step))  # the data are a function of the step
-        mixer = long if training.falling else short
-        rows = round(SECONDS * RATE / mixer.length)
-        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, rows))))
+        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, ROWS))))
         training.spent = time.process_time() - begun
         if training.spent - shown > 300:
             shown = training.spent
@@ -164,5 +171,5 @@ def main(root: Path, run: Path, minutes: float = 78, decay: float = 0.75, seed: 
 if __name__ == "__main__":
     root, run, *settings = sys.argv[1:]
     named = dict(pair.split("=", 1) for pair in settings)
-    kinds = {"minutes": float, "decay": float, "seed": int, "start": str}
+    kinds = {"minutes": float, "decay": float, "seed": int, "network": str, "start": str}
     main(Path(root), Path(run), **{name: kinds[name](value) for name, value in named.items()})

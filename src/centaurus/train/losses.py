@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -146,9 +146,9 @@ def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
     return torch.stack([_differences(estimate, clean, size).mean() for size in RELATIVE_SIZES]).mean()
 
 
-def heard(estimate: Tensor, clean: Tensor) -> Tensor:
+def heard(estimate: Tensor, clean: Tensor, sizes: Sequence[int] = RELATIVE_SIZES) -> Tensor:
     """The same, but frequencies count as the ear spreads them: half of it is below 1.1 kHz at a rate of 16 kHz."""
-    each = [_differences(estimate, clean, size) for size in RELATIVE_SIZES]
+    each = [_differences(estimate, clean, size) for size in sizes]
     return torch.stack([(x.mean((0, 2)) * erb_share(x.shape[1]).to(x)).sum() for x in each]).mean()
 
 
