@@ -6,13 +6,13 @@ from .export.write import export_onnx as export_onnx
 from .kernels.program import temporal_einsum as temporal_einsum
 from .layer import Layer as Layer
 from .layer import reset as reset
-from .models.classifier import classifier as classifier
+from .models.build import classifier as classifier
+from .models.build import denoiser as denoiser
+from .models.build import recognizer as recognizer
 from .models.count import count as count
-from .models.denoiser import denoiser as denoiser
 from .models.io import load as load
 from .models.io import save as save
 from .models.network import verify as verify
-from .models.recognizer import recognizer as recognizer
 from .nn.stream import Stream as Stream
 from .planner.device import Device as Device
 from .planner.plan import Plan as Plan

@@ -10,7 +10,7 @@ import torch
 
 from centaurus.layer import Layer, State
 from centaurus.models import DenoiserTable, Row, classifier, count, denoiser, recognizer
-from centaurus.models.rows import state_space
+from centaurus.models.build import state_space
 from centaurus.models.tables import DENOISERS as TABLES
 from centaurus.nn import Pointwise, Serial
 from centaurus.ssm import SSM

@@ -49,7 +49,7 @@ from tests.check_layer import check_layer
 
 def everything() -> Serial:
     """One of every layer, from one channel to two."""
-    from centaurus.models.classifier import Dense
+    from centaurus.models.build import Dense
 
     spectral = Serial(
         Analysis(32, 8), Mask(Serial(Compress(17), Pointwise(51, 34), Delay(34, 1)), 17), Synthesis(32, 16, 8)

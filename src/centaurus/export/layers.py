@@ -13,7 +13,7 @@ from centaurus.export.selective import lower_s6
 from centaurus.export.spectral import lower_analysis, lower_compress, lower_delay, lower_mel, lower_synthesis
 from centaurus.export.ssm import lower_ssm
 from centaurus.layer import Layer
-from centaurus.models.classifier import Dense
+from centaurus.models.build import Dense
 from centaurus.models.network import Network
 from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
 from centaurus.nn.blocks import Activation

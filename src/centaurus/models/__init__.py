@@ -1,13 +1,18 @@
 """The paper's networks: tables as data, and what builds, counts, saves and verifies them."""
 
-from collections.abc import Callable
-
-from centaurus.models.classifier import Classifier, classifier
+from centaurus.models.build import (
+    Classifier,
+    Denoiser,
+    Heads,
+    Recognizer,
+    build,
+    classifier,
+    denoiser,
+    recognizer,
+)
 from centaurus.models.count import Report, count
-from centaurus.models.denoiser import Denoiser, denoiser
 from centaurus.models.io import load, load_network, save, shipped
 from centaurus.models.network import Network, verify
-from centaurus.models.recognizer import Heads, Recognizer, recognizer
 from centaurus.models.tables import (
     ClassifierTable,
     DenoiserTable,
@@ -45,17 +50,3 @@ __all__ = [
     "shipped",
     "verify",
 ]
-
-
-def build(name: str) -> Network:
-    """A network by any name that ``names()`` lists, such as ``kws-hybrid-8`` or ``denoiser/hybrid``."""
-    task, _, row = name.rpartition("/")
-    makers: dict[str, Callable[[str], Network]] = {
-        "": classifier,
-        "classifier": classifier,
-        "denoiser": denoiser,
-        "recognizer": recognizer,
-    }
-    if task not in makers:
-        raise ValueError(f"there is no network named {name!r}; there are {', '.join(names())}")
-    return makers[task](row)

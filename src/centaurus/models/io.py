@@ -22,18 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from centaurus.layer import Layer
-from centaurus.models.classifier import Classifier, Dense
-from centaurus.models.denoiser import Denoiser
+from centaurus.models.build import NETWORKS, Dense
 from centaurus.models.network import Network
-from centaurus.models.recognizer import Recognizer
 from centaurus.models.tables import (
-    ClassifierTable,
-    DenoiserTable,
-    RecognizerTable,
     Row,
-    SpectralTable,
-    SpotterTable,
-    Table,
 )
 from centaurus.nn import (
     Activation,
@@ -71,17 +63,6 @@ SUFFIX = ".safetensors"
 MOST_SIZE = 1 << 20  # of a channel count, a window, a stack or any other number that a layer is built from
 MOST_LAYERS, MOST_DEPTH, MOST_TEXT = 4096, 64, 1000
 
-# The tables of each task; a file's is the first that has all of its fields.
-TABLES: dict[str, tuple[type[Table], ...]] = {
-    "classifier": (ClassifierTable, SpotterTable),
-    "denoiser": (DenoiserTable, SpectralTable),
-    "recognizer": (RecognizerTable,),
-}
-NETWORKS: dict[str, Callable[[Any, Mapping[str, Any]], Network]] = {
-    "classifier": Classifier,
-    "denoiser": Denoiser,
-    "recognizer": Recognizer,
-}
 KINDS: tuple[type[Layer], ...] = (
     *(Analysis, AvgPool, Block, CausalConv, Compress, DCBlock, Delay, Dense, Down, Dropout1d, Gated, Hourglass),
     *(LayerNorm, Leveled, Lift, Mask, Mel, Pointwise, Residual, RunningMean, S6, SSM, Serial, SiLU, Synthesis, Up),
@@ -305,10 +286,12 @@ def _module(data: Any, where: str) -> nn.Module:
 
 def rebuild(task: str, data: Mapping[str, Any], settings: Mapping[str, Any]) -> Network:
     """A new network for this task from the data of its table."""
-    if task not in TABLES:
-        raise ValueError(f"the task should be one of {', '.join(TABLES)}, got {_short(task)}")
-    fitting = [kind for kind in TABLES[task] if set(data) <= {field.name for field in fields(kind)}]
-    return NETWORKS[task](_read((*fitting, *TABLES[task])[0], data, task), settings)
+    if task not in NETWORKS:
+        raise ValueError(f"the task should be one of {', '.join(NETWORKS)}, got {_short(task)}")
+    kinds = NETWORKS[task].tables
+    fitting = [kind for kind in kinds if set(data) <= {field.name for field in fields(kind)}]
+    net: Network = NETWORKS[task](_read((*fitting, *kinds)[0], data, task), settings)
+    return net
 
 
 def _rows(value: Any, where: str) -> tuple[Row, ...]:

@@ -13,10 +13,8 @@ from torch.nn import functional
 
 from centaurus.audio import char_errors, word_errors
 from centaurus.decode import Style, Vocabulary, normalise, transcript
-from centaurus.models.classifier import Classifier
-from centaurus.models.denoiser import Denoiser
+from centaurus.models.build import Classifier, Denoiser, Recognizer
 from centaurus.models.network import Network
-from centaurus.models.recognizer import Recognizer
 from centaurus.train import losses
 from centaurus.train.losses import RELATIVE_LOSSES, Weight, read_weights, to_unit
 from centaurus.train.teachers import Answers, Wav2Vec2

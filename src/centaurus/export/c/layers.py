@@ -11,7 +11,7 @@ from centaurus.export.c.program import Array, Program, Signal
 from centaurus.export.c.ssm import emit_s6, emit_ssm
 from centaurus.export.graph import array
 from centaurus.layer import Layer
-from centaurus.models.classifier import Dense
+from centaurus.models.build import Dense
 from centaurus.models.network import Network
 from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
 from centaurus.nn.blocks import Activation

@@ -1,0 +1,482 @@
+"""From a table to a network: the blocks of its rows, and the keyword spotters, denoisers and recognizers they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, final
+
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from centaurus.layer import Layer, State
+from centaurus.models.network import SAMPLE_RATE, Network
+from centaurus.models.tables import (
+    CLASSIFIERS,
+    DC_BLOCK,
+    DENOISERS,
+    MAMBA,
+    MEL,
+    RECOGNIZERS,
+    SELECTIVE,
+    SEPARABLE,
+    ClassifierTable,
+    DenoiserTable,
+    RecognizerTable,
+    Row,
+    SpectralTable,
+    SpotterTable,
+    Table,
+    names,
+)
+from centaurus.nn import (
+    Activation,
+    Analysis,
+    AvgPool,
+    Block,
+    Composite,
+    Compress,
+    DCBlock,
+    Down,
+    Dropout1d,
+    Gated,
+    Hourglass,
+    LayerNorm,
+    Leveled,
+    Mask,
+    Mel,
+    Part,
+    Pointwise,
+    Residual,
+    RunningMean,
+    Serial,
+    SiLU,
+    Synthesis,
+    Up,
+    WindowedMean,
+    conv_module,
+    feed_forward,
+    with_conv,
+)
+from centaurus.ssm import S6, SSM
+from centaurus.ssm.layer import Discretization, TopologyName
+
+T = TypeVar("T")
+
+FEW_FEATURES = 4  # channels are dropped only where there are more
+# Inside, the norms bring every signal to about one, however quiet the speech. Starting the way up at a tenth lets the
+# skips speak first: the untrained network is close to the identity instead of 17 dB of its own making above it.
+QUIET = 0.1
+UNTRAINED_MASK = 1e-3  # standard deviation of the weights that give a mask, which starts close to one
+MODULES: dict[str, Callable[[int], Layer] | None] = {"none": None, "ffn": feed_forward, "conv": conv_module}
+
+
+def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
+    """The row's state-space layer. S6 gates channels by channels: where there is one, it is ``separable`` instead.
+
+    A Mamba block keeps its channels; where a row changes them a projection follows it.
+    """
+    if row.kind == MAMBA:
+        block = Gated(in_channels, 2 * in_channels, S6(2 * in_channels, states=row.states, weighted=False))
+        if in_channels == out_channels:
+            return block
+        return Serial({"mamba": block, "project": Pointwise(in_channels, out_channels, bias=False)})
+    if row.kind == SELECTIVE and in_channels > 1:
+        return S6(in_channels, out_channels, row.states, weighted=row.weighted)
+    kind = SEPARABLE if row.kind == SELECTIVE else row.kind
+    name = cast(TopologyName, kind)
+    rule = cast(Discretization, row.discretization)
+    return SSM(name, in_channels, out_channels, row.states, row.substates, row.groups, row.complex, rule)
+
+
+def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:
+    """The DC blocker or mel bands, if that is the first row, and the rows of blocks."""
+    first: list[Layer] = []
+    if rows and rows[0].kind == DC_BLOCK:
+        first = [DCBlock()]
+    elif rows and rows[0].kind == MEL:
+        first = [mel_bands(rows[0])]
+    blocks = list(rows[len(first) :])
+    if not blocks:
+        raise ValueError(f"a network needs at least one block, got {len(rows)} rows without any")
+    return first, blocks
+
+
+def mel_bands(
+    row: Row, power: float = 0.0, release: float = 0.0, low: float = 60.0, high: float = 7800.0, rate: int = 16_000
+) -> Serial:
+    """The mel bands of a ``mel`` row, frame by frame."""
+    analysis = Analysis(row.window, row.resample)
+    bands = Mel(analysis.bins, row.channels, rate, low, high, power, release)
+    return Serial({"analysis": analysis, "mel": bands})
+
+
+def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0) -> tuple[Serial, int]:
+    """Pre-norm blocks at one rate and width, and that width: a state-space layer, then an FFN, each around a skip.
+
+    The FFN's last weights start at zero, so that each block starts as its state-space layer alone.
+    """
+    blocks: list[Layer] = []
+    width = rows[0].channels if rows else 0
+    for row in [same for given in rows for same in [given] * given.times]:
+        if row.resample != 1 or row.channels != width:
+            raise ValueError(f"residual blocks keep the rate and their {width} channels: {row}")
+        inside = {"norm": LayerNorm(width), "ssm": state_space(row, width, width), "silu": SiLU()}
+        block = {"mixer": Residual(Serial(inside | ({"dropout": Dropout1d(dropout)} if dropout else {})))}
+        if expansion:
+            hidden = round(expansion * width)
+            wide, narrow = Pointwise(width, hidden), Pointwise(hidden, width)
+            narrow.weight.data.zero_()
+            block["ffn"] = Residual(Serial({"norm": LayerNorm(width), "wide": wide, "silu": SiLU(), "narrow": narrow}))
+        blocks.append(Serial(block))
+    return Serial(blocks), width
+
+
+def with_states(rows: tuple[Row, ...], states: int | None) -> tuple[Row, ...]:
+    """The rows with this many states each; ``None`` leaves them as they are."""
+    return rows if states is None else tuple(replace(row, states=states) for row in rows)
+
+
+def lookup(tables: Mapping[str, T], name: str, task: str) -> T:
+    """A table by its name, with or without the task before it."""
+    short = name.removeprefix(f"{task}/")
+    if short not in tables:
+        raise ValueError(f"there is no {task} named {name!r}; there are {', '.join(tables)}")
+    return tables[short]
+
+
+@final
+class Dense(Composite):
+    """Two dense layers on the mean. Costs are counted for one reading a second, as for a one-second clip."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.channels, self.classes = channels, classes
+        first, last = Pointwise(channels, channels), Pointwise(channels, classes)
+        self.layers = Serial({"first": first, "silu": SiLU(), "last": last})
+
+    def arguments(self) -> dict[str, Any]:
+        return {"channels": self.channels, "classes": self.classes}
+
+    def parts(self) -> list[Part]:
+        return [Part("layers", self.layers, Fraction(1), hertz=Fraction(1))]
+
+    def init_state(self, batch: int) -> State:
+        return self.layers.init_state(batch)
+
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        return self.layers.run(u, state, keep)
+
+
+@final
+class Classifier(Network):
+    """Logits (batch, classes, frames) of the mean of all frames so far, or of the last ``window`` frames.
+
+    A ``ClassifierTable`` gives the paper's blocks with pooling, a ``SpotterTable`` residual blocks on mel frames.
+    """
+
+    task = "classifier"
+    tables = (ClassifierTable, SpotterTable)
+    named: ClassVar[Mapping[str, Table]] = CLASSIFIERS
+
+    def __init__(self, table: ClassifierTable | SpotterTable, settings: Mapping[str, Any] | None = None) -> None:
+        rate = int((settings or {}).get("sample_rate", SAMPLE_RATE))
+        body = pooled(table) if isinstance(table, ClassifierTable) else on_mel_frames(table, rate)
+        super().__init__(table, body, settings)
+
+    def parts(self) -> list[Part]:
+        return self.body.parts()
+
+
+def pooled(table: ClassifierTable) -> Serial:
+    """The paper's keyword spotter: blocks with pooling, a mean over time and two dense layers."""
+    first, rows = front(table.blocks)
+    start = table.blocks[0].channels if table.blocks[0].kind == MEL else 1
+    blocks, channels = pooled_blocks(rows, table.dropout, start)
+    head = Dense(channels, table.classes)
+    return Serial({"blocks": Serial([*first, *blocks]), "mean": _mean(channels, table.window), "head": head})
+
+
+def on_mel_frames(table: SpotterTable, rate: int) -> Serial:
+    """Residual blocks on stacked mel frames, and logits of every frame.
+
+    Parameters: ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
+    ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and ``out``.
+    """
+    if not table.blocks or table.blocks[0].kind != MEL:
+        raise ValueError(f"a spotter on mel frames starts with a row of kind 'mel', got {table.blocks[:1]}")
+    mel, *rows = table.blocks
+    blocks, channels = residual_blocks(rows, table.expansion, table.dropout)
+    if not rows:
+        raise ValueError("a network needs at least one block, got a mel row alone")
+    parts: dict[str, Layer] = {
+        "front": mel_bands(mel, table.power, table.release, table.low, table.high, rate),
+        "into": Down(mel.channels, channels, table.stack, bias=True),
+        "norm": LayerNorm(channels),
+        "blocks": blocks,
+        "last": LayerNorm(channels),
+    }
+    if table.window != 1:
+        parts["mean"] = _mean(channels, table.window)
+    return Serial(parts | {"out": Pointwise(channels, table.classes)})
+
+
+def _mean(channels: int, window: int | None) -> Layer:
+    return RunningMean(channels) if window is None else WindowedMean(channels, window)
+
+
+def pooled_blocks(rows: Sequence[Row], dropout: float, channels: int = 1) -> tuple[list[Layer], int]:
+    """Blocks and the channels they end with. All but a first one of one channel have a projection for a skip."""
+    blocks: list[Layer] = []
+    for row in [same for given in rows for same in [given] * given.times]:
+        body = state_space(row, channels, row.channels)
+        skip = Pointwise(channels, row.channels, bias=False) if blocks or channels > 1 else None
+        drop = dropout if row.channels > FEW_FEATURES else 0.0
+        blocks.append(Block(body, row.channels, skip, drop, resample=AvgPool(row.resample)))
+        channels = row.channels
+    return blocks, channels
+
+
+def classifier(
+    table: str | ClassifierTable | SpotterTable,
+    classes: int | Sequence[str] | None = None,
+    states: int | None = None,
+    window: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Classifier:
+    """A classifier by name (``kws-hybrid-8``) or from a table of your own; ``classes`` may be their names.
+
+    ``states`` replaces the states of every row, ``window`` the mean over all frames by one over the last few.
+    """
+    found = lookup(CLASSIFIERS, table, "classifier") if isinstance(table, str) else table
+    chosen = dict(settings or {})
+    if classes is not None and not isinstance(classes, int):
+        chosen["classes"] = list(classes)
+        classes = len(classes)
+    found = replace(
+        found,
+        blocks=with_states(found.blocks, states),
+        classes=found.classes if classes is None else classes,
+        window=found.window if window is None else window,
+    )
+    return Classifier(found, chosen)
+
+
+@final
+class Denoiser(Network):
+    """Clean samples (batch, 1, samples) from noisy ones, ``delay`` samples late.
+
+    A ``DenoiserTable`` gives the paper's hourglass on the waveform (delay 0), a ``SpectralTable`` a mask on spectra.
+    """
+
+    task = "denoiser"
+    tables = (DenoiserTable, SpectralTable)
+    named: ClassVar[Mapping[str, Table]] = DENOISERS
+
+    def __init__(self, table: DenoiserTable | SpectralTable, settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(table, on_waveform(table) if isinstance(table, DenoiserTable) else on_spectra(table), settings)
+
+    def parts(self) -> list[Part]:
+        return self.body.parts()
+
+
+def on_waveform(table: DenoiserTable) -> Serial:
+    """The paper's hourglass, at a level of its own where the table asks for it."""
+    first, encoder = front(table.encoder)
+    _check_mirror(encoder, table.decoder)
+    deepest = encoder[-1].channels
+    middle = Serial([_block(row, deepest, table.conv) for row in table.middle for _ in range(row.times)])
+    glass = _hourglass(encoder, table.decoder, middle, table.conv)
+    output = [row for row in table.output for _ in range(row.times)]
+    last = [_block(row, 1, table.conv, silent=k == len(output) - 1) for k, row in enumerate(output)]
+    inside: dict[str, Layer] = {"hourglass": glass, "output": Serial(last)}
+    if table.kept and not table.level:
+        raise ValueError(f"a share of the input ({table.kept}) is kept only where there is a level")
+    if table.level:
+        inside = {"level": Leveled(Serial(inside), table.level, table.kept)}
+    return Serial({"first": Serial(first), **inside})
+
+
+def on_spectra(table: SpectralTable) -> Serial:
+    """Analysis, a mask made by residual blocks on compressed spectra, synthesis. Untrained it is close to the identity.
+
+    Parameters: under ``mask.body`` there are ``into`` (3 · bins to channels), ``norm``,
+    ``blocks.K.mixer.body.{norm,ssm}``, ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and
+    ``out`` (channels to 2 · bins: the real parts of the mask less one, then its imaginary parts).
+    """
+    analysis = Analysis(table.analysis, table.hop)
+    blocks, channels = residual_blocks(table.blocks, table.expansion)
+    if not channels:
+        raise ValueError("a network needs at least one block, got none")
+    out = Pointwise(channels, 2 * analysis.bins)
+    nn.init.normal_(out.weight, std=UNTRAINED_MASK)
+    body = {
+        "compress": Compress(analysis.bins, table.power, table.release, table.lowest),
+        "into": Pointwise(3 * analysis.bins, channels),
+        "norm": LayerNorm(channels),
+        "blocks": blocks,
+        "last": LayerNorm(channels),
+        "out": out,
+    }
+    synthesis = Synthesis(table.analysis, table.synthesis, table.hop)
+    return Serial({"analysis": analysis, "mask": Mask(Serial(body), analysis.bins), "synthesis": synthesis})
+
+
+def _block(row: Row, channels: int, conv: int, silent: bool = False) -> Block:
+    """[conv →] SSM → norm → SiLU around an identity skip; a silent one has no activation."""
+    if row.channels != channels and row.resample == 1:
+        raise ValueError(f"a row that does not resample keeps its {channels} channels: {row}")
+    ssm = state_space(row, channels, channels)
+    body = with_conv(ssm, channels, conv) if conv else ssm
+    return Block(body, channels, Serial(), activation=Activation.NONE if silent else Activation.BEFORE_SKIP)
+
+
+def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, conv: int) -> Layer:
+    """From the inside out: each pair of an encoder row and a decoder row wraps what is already there."""
+    inside, channels = middle, [1, *(row.channels for row in encoder)]
+    for k, (down, up) in enumerate(zip(reversed(encoder), decoder, strict=True)):
+        high, low = channels[-2 - k], channels[-1 - k]
+        shrink, grow = Down(high, low, down.resample), Up(low, high, up.resample, QUIET)
+        inside = Hourglass(_block(down, high, conv), shrink, inside, grow, _block(up, high, conv))
+    return inside
+
+
+def _check_mirror(encoder: Sequence[Row], decoder: Sequence[Row]) -> None:
+    """The decoder must come back through the encoder's rates and channels, deepest first."""
+    channels = [1, *(row.channels for row in encoder)]
+    wanted = [(row.resample, high) for row, high in zip(encoder, channels, strict=False)][::-1]
+    given = [(row.resample, row.channels) for row in decoder]
+    if wanted != given or any(row.times != 1 for row in (*encoder, *decoder)):
+        raise ValueError(
+            f"the decoder should mirror the encoder: resampling and channels {wanted} with times=1, got {given}"
+        )
+
+
+def denoiser(
+    table: str | DenoiserTable | SpectralTable = "hybrid",
+    states: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Denoiser:
+    """A denoiser by name (``hybrid``) or from a table of your own; ``states`` replaces the states of every row."""
+    found = lookup(DENOISERS, table, "denoiser") if isinstance(table, str) else table
+    if isinstance(found, SpectralTable):
+        return Denoiser(replace(found, blocks=with_states(found.blocks, states)), settings)
+    found = replace(
+        found,
+        encoder=with_states(found.encoder, states),
+        middle=with_states(found.middle, states),
+        decoder=with_states(found.decoder, states),
+        output=with_states(found.output, states),
+    )
+    return Denoiser(found, settings)
+
+
+class Heads(NamedTuple):
+    """Logits of both heads: tokens (batch, vocabulary, frames) and, eight times as often, characters."""
+
+    tokens: Tensor
+    characters: Tensor
+
+
+@final
+class Recognizer(Network):
+    """Token logits (batch, vocabulary, frames); ``heads`` gives the characters as well, for training."""
+
+    task = "recognizer"
+    tables = (RecognizerTable,)
+    named: ClassVar[Mapping[str, Table]] = RECOGNIZERS
+
+    def __init__(self, table: RecognizerTable, settings: Mapping[str, Any] | None = None) -> None:
+        if table.module not in MODULES:
+            raise ValueError(f"there is no module {table.module!r}; there are {', '.join(MODULES)}")
+        first, rows = front(table.backbone)
+        module = MODULES[table.module]
+        backbone, channels = pooled_blocks(rows, 0.0) if table.pooled else _blocks(_unstack(rows), 1, module)
+        plain = _unstack(table.head)
+        kept = len(plain) - table.gated
+        head, wide = _blocks(plain[:kept], channels, module)
+        head += [_gated(row, wide) for row in plain[kept:]]
+        vocabulary = Pointwise(wide, table.vocabulary)
+        body = Serial({"backbone": Serial([*first, *backbone]), "head": Serial(head), "vocabulary": vocabulary})
+        super().__init__(table, body, settings)
+        dense, last = Pointwise(channels, channels), Pointwise(channels, table.characters)
+        self.characters = Serial({"first": dense, "silu": SiLU(), "last": last})
+
+    def parts(self) -> list[Part]:
+        backbone, head, vocabulary = self.body.parts()
+        characters = Part("characters", self.characters, head.ratio, counted=False)
+        return [backbone, head, vocabulary._replace(counted=False), characters]
+
+    def heads(self, u: Tensor) -> Heads:
+        """Both heads of a whole signal, padded and cut as ``forward`` does."""
+        samples = u.shape[-1]
+        backbone, head, vocabulary = self.body.layers()
+        features, _ = backbone.run(pad(u, (0, -samples % self.hop)), None, False)
+        tokens = vocabulary(head(features))[..., : self.frames(samples)]
+        return Heads(tokens, self.characters(features)[..., : backbone.frames(samples)])
+
+
+def _unstack(rows: Sequence[Row]) -> list[Row]:
+    """Every block a row of its own: only the first of a stack resamples."""
+    found = []
+    for row in rows:
+        found += [replace(row, times=1), *[replace(row, times=1, resample=1)] * (row.times - 1)]
+    return found
+
+
+def _blocks(rows: Sequence[Row], channels: int, module: Callable[[int], Layer] | None) -> tuple[list[Layer], int]:
+    """Blocks with their modules, and the channels they end with."""
+    blocks: list[Layer] = []
+    for row in rows:
+        body = state_space(row, channels, channels)
+        shrinks = row.resample > 1 or row.channels != channels
+        block = Block(body, channels, Serial(), resample=_shrink(channels, row) if shrinks else None)
+        channels = row.channels
+        blocks.append(block if module is None else Serial({"block": block, "module": module(channels)}))
+    return blocks, channels
+
+
+def _shrink(channels: int, row: Row) -> Serial:
+    conv = Down(channels, row.channels, row.resample, bias=True)
+    return Serial({"conv": conv, "norm": LayerNorm(row.channels, activate=True)})
+
+
+def _gated(row: Row, channels: int) -> Gated:
+    """The macro-block at twice the channels, around the row's state-space layer."""
+    if row.resample != 1 or row.channels != channels:
+        raise ValueError(f"a gated block keeps rate and channels ({channels}): {row}")
+    return Gated(channels, 2 * channels, state_space(row, 2 * channels, 2 * channels))
+
+
+def recognizer(
+    table: str | RecognizerTable = "base",
+    vocabulary: int | None = None,
+    characters: int | None = None,
+    states: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Recognizer:
+    """A recogniser by name (``base``) or from a table of your own; ``states`` replaces the states of every row."""
+    found = lookup(RECOGNIZERS, table, "recognizer") if isinstance(table, str) else table
+    found = replace(
+        found,
+        backbone=with_states(found.backbone, states),
+        head=with_states(found.head, states),
+        vocabulary=found.vocabulary if vocabulary is None else vocabulary,
+        characters=found.characters if characters is None else characters,
+    )
+    return Recognizer(found, settings)
+
+
+NETWORKS: dict[str, type[Any]] = {kind.task: kind for kind in (Classifier, Denoiser, Recognizer)}
+"""The network of each task: a class that takes one of its ``tables`` and settings."""
+
+
+def build(name: str) -> Network:
+    """Return an untrained network by any name that ``names()`` lists: ``kws-hybrid-8``, ``denoiser/hybrid`` …"""
+    task, _, row = name.rpartition("/")
+    kind = NETWORKS.get(task or Classifier.task)
+    if kind is None:
+        raise ValueError(f"there is no network named {name!r}; there are {', '.join(names())}")
+    net: Network = kind(lookup(kind.named, row, kind.task))
+    return net
