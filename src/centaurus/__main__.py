@@ -1,6 +1,6 @@
 """``python -m centaurus`` is the command ``centaurus``."""
 
-from centaurus.cli.main import main
+from centaurus.cli import start
 
 if __name__ == "__main__":
-    main()
+    start()

@@ -27,6 +27,10 @@ EXTRAS = {
 WITH_TORCH = ("export", "train")  # extras that include the extra torch
 
 
+WINDOWS = os.name == "nt"
+RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(1, 10))}
+
+
 class OutputError(OSError):
     """Something cannot be written: it exists, the disk is full, the format cannot hold it. ``reason`` says why."""
 
@@ -63,7 +67,14 @@ def replacing(
         temporary.unlink(missing_ok=True)
 
 
+def is_reserved(name: str) -> bool:
+    """Whether Windows takes a file of this name for a device, whatever its suffix, so that what is written is lost."""
+    return name.partition(".")[0].rstrip(" ").upper() in RESERVED
+
+
 def _check_target(target: Path, overwrite: bool) -> None:
+    if WINDOWS and is_reserved(target.name):
+        raise OutputError("is the name of a device on Windows, not of a file", target)
     try:
         if not target.parent.is_dir():
             raise OutputError(f"there is no folder {target.parent}", target)
@@ -96,7 +107,8 @@ def _set_mode(temporary: Path, target: Path, like: str | os.PathLike[str] | None
 def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
     """Write text (UTF-8) or bytes to a file: whole and on the disk, or not at all."""
     with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
+        # A name that is not UTF-8 is written with the bytes that it has.
+        file.write(data.encode(errors="surrogateescape") if isinstance(data, str) else data)
         file.flush()
         os.fsync(file.fileno())
 

@@ -29,7 +29,7 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
     folder = tmp_path / "runs" / "kws-1"
     assert (folder / "card.md").read_text().startswith("# kws: small")
     assert {path.name for path in folder.iterdir()} == {
-        "best.safetensors", "card.md", "checkpoints", "config.json", "data.json", "environment.json",
+        "best.safetensors", "card.md", "checkpoints", "clips.json", "config.json", "data.json", "environment.json",
         "last.safetensors", "log.jsonl", "tensorboard",
     }  # fmt: skip
     again = run(capsys, "train", "--resume", str(folder), "--json")
@@ -86,11 +86,11 @@ def test_a_folder_with_a_run_is_not_overwritten(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     result = run(capsys, "train", "kws", *FEW, "--data", str(words), "--out", str(tmp_path / "run"))
-    assert result.code == 2
+    assert result.code == 5
     assert "already holds a run" in result.err
 
 
 def test_training_that_fails_says_why(capsys: pytest.CaptureFixture[str], words: Path) -> None:
     result = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words), "lr=inf")
-    assert result.code == 2
+    assert result.code == 1
     assert "at step" in result.err.splitlines()[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from centaurus.models import load
 from centaurus.train import checkpoints
 from centaurus.train.loop import compiles
 from centaurus.train.optim import Average
-from centaurus.train.run import Run, TrainingError
+from centaurus.train.run import DiskError, Run, RunError, TrainingError
 from tests.train.toy import Tones, losses, new_run, settings, train
 
 ROOT = Path(__file__).parent.parent.parent
@@ -134,7 +135,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(TrainingError, match=r"No space left on device.*last good checkpoint is .*step-000000006"):
+    with pytest.raises(DiskError, match=r"No space left on device.*last good checkpoint is .*step-000000006"):
         train(run, settings())
     monkeypatch.undo()
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000006"]
@@ -151,7 +152,7 @@ def test_a_full_disk_while_logging_is_said_so(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Run, "log", full)
-    with pytest.raises(TrainingError, match="the disk is full"):
+    with pytest.raises(DiskError, match="the disk is full"):
         train(run, settings())
 
 
@@ -195,9 +196,10 @@ def test_a_run_resumes_with_as_many_processes(tmp_path: Path) -> None:
     train(run, settings())
     found = run.last_checkpoint()
     assert found is not None
-    text = (found / "standing.json").read_text()
-    (found / "standing.json").write_text(text.replace('"processes": 1', '"processes": 2'))
-    with pytest.raises(ValueError, match="written by 2 processes, this run has 1"):
+    standing = replace(run.standing(found), processes=2)
+    found.rename(run.unfinished)
+    run.finish_checkpoint(standing)
+    with pytest.raises(RunError, match="written by 2 processes, this run has 1"):
         train(run, settings())
 
 

@@ -1,5 +1,5 @@
 """``python -m centaurus.cli``."""
 
-from centaurus.cli.main import main
+from centaurus.cli import start
 
-main()
+start()

@@ -37,9 +37,9 @@ def export(
     targets = {n: file.with_name(f"{file.stem}-{n}{file.suffix}") if several else file for n in chunks}
     for target in targets.values():
         if target.exists() and not force:
-            raise FileExistsError(f"{target} is there already: -f overwrites it")
+            raise OutputError("exists already; -f overwrites", target)
         if not target.parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into")
+            raise OutputError(f"there is no folder {target.parent}", target)
     if file.suffix in (".c", ".wasm"):
         _write_c(name, targets, weights, force, json)
         return

@@ -1,21 +1,36 @@
-"""How commands end: each kind of fault has an exit code, and an interrupt or a closed pipe is no traceback."""
+"""How commands end: each kind of fault has an exit code, and an interrupt or a closed pipe is not a traceback."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
 
 from centaurus.cli import output
 
-USAGE, INPUT, MODEL, OUTPUT, DEVICE = 2, 3, 4, 5, 6
+FAILED, USAGE, INPUT, MODEL, OUTPUT, DEVICE = 1, 2, 3, 4, 5, 6
 INTERRUPTED, CLOSED_PIPE, TERMINATED = 130, 141, 143
 # By name, so that the command line imports nothing to know them.
-CODES = {"AudioError": INPUT, "SessionError": MODEL, "OutputError": OUTPUT, "DeviceError": DEVICE}
+CODES = {
+    "AudioError": INPUT,
+    "SessionError": MODEL,
+    "ModelError": MODEL,
+    "RunError": MODEL,
+    "OutputError": OUTPUT,
+    "DiskError": OUTPUT,
+    "TrainingError": FAILED,
+    "DeviceError": DEVICE,
+}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -36,8 +51,9 @@ def exit_code(error: BaseException) -> int:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Around a command that streams: interrupts, a closed pipe and a full disk end it with one line and their code."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    """Around a command: interrupts, a closed pipe and a full disk end it with one line and their code."""
+    main = threading.current_thread() is threading.main_thread()  # others cannot set what a signal does
+    previous = signal.signal(signal.SIGTERM, _terminate) if main else None
     try:
         yield
         sys.stdout.flush()
@@ -51,7 +67,54 @@ def handled() -> Iterator[None]:
             _let_go_of_stdout()
         output.fail(error, exit_code(error))
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if main:
+            signal.signal(signal.SIGTERM, previous)
+
+
+class Guarded(TyperGroup):
+    """The commands, each of which ends as ``handled`` says."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command."""
+        with handled():
+            return super().invoke(ctx)
+
+
+def prepare_streams() -> None:
+    """Make the standard streams safe to use: closed ones, and consoles that cannot encode every character.
+
+    A file that is opened must not get the number of a closed standard stream: what native code prints would go into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+class _Closed(io.TextIOWrapper):
+    """Standard output that was closed before the start: an error for a command that writes to it, and only for that."""
+
+    def __init__(self) -> None:
+        super().__init__(_ClosedBytes(), encoding="utf-8", write_through=True)
+
+
+class _ClosedBytes(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> NoReturn:
+        from centaurus.system import OutputError
+
+        raise OutputError("is closed", "standard output")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -26,6 +26,7 @@ from centaurus.cli import (
 
 app = typer.Typer(
     help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
+    cls=faults.Guarded,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -66,6 +67,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A fault is one message and its exit code, not a traceback; a mistake in the command line is 2."""
+    faults.prepare_streams()
     try:
         app(args=arguments, prog_name="centaurus")
     except ModuleNotFoundError as error:
@@ -73,5 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         command = next((word for word in arguments or sys.argv[1:] if not word.startswith("-")), "")
         output.fail(what_to_install(error, preferred=command))
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, OverflowError, RecursionError) as error:
         output.fail(error, faults.exit_code(error))
+    except MemoryError:
+        output.fail("there is not enough memory for this", faults.FAILED)

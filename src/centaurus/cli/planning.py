@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -28,6 +29,7 @@ UNITS = {
     "call": "s",
     "tile_bytes": "B",
 }
+MOST_NUMBERS = 1 << 48  # of all indices together: 2,000 times the memory of a large machine
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
 
 
@@ -36,8 +38,8 @@ def plan(
         str,
         typer.Argument(help="A network, a model file, a topology (bottleneck), or an expression (bit,ni,nt,jn->bjt)."),
     ],
-    batch: Annotated[int, typer.Option(min=1, help="Rows of the batch.")] = 8,
-    length: Annotated[int, typer.Option(min=1, help="Input samples.")] = 16_384,
+    batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the batch.")] = 8,
+    length: Annotated[int, typer.Option(min=1, max=1 << 32, help="Input samples.")] = 16_384,
     sizes: Sizes = "",
     steps: Annotated[bool, typer.Option("--steps", help="Every layer's plan in full, step by step.")] = False,
     json: output.Json = False,
@@ -61,6 +63,8 @@ def read_sizes(text: str) -> dict[str, int]:
         if index in sizes:
             raise ValueError(f"--sizes gives index {index!r} twice")
         sizes[index] = int(size)
+    if math.prod(sizes.values()) > MOST_NUMBERS:
+        raise ValueError(f"--sizes {text} describe more than {MOST_NUMBERS:,} numbers, too many to plan for")
     return sizes
 
 
@@ -74,10 +78,13 @@ def _plan_of_expression(text: str, batch: int, length: int, sizes: dict[str, int
 
 
 def _plan_of_layer(name: str, batch: int, length: int, sizes: dict[str, int]) -> Plan:
+    import torch
+
     import centaurus as ct
 
     inner = {index: size for index, size in sizes.items() if index not in "bt"}
-    layer = ct.SSM(name, sizes=inner) if "->" in name else _named_layer(name, inner)
+    with torch.device("meta"):  # a plan needs sizes, not memory for the weights
+        layer = ct.SSM(name, sizes=inner) if "->" in name else _named_layer(name, inner)
     return layer.plan(batch=sizes.get("b", batch), length=sizes.get("t", length))
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from centaurus.cli import output
+from centaurus.cli import faults, output
 
 if TYPE_CHECKING:
     from centaurus.train.config import Training
+    from centaurus.train.run import Run
 
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
 
@@ -28,6 +29,9 @@ def train(
     corrections: Annotated[
         Path | None, typer.Option(help="For wake: a folder with missed/ and alarms/ that were kept in use.")
     ] = None,
+    allow_changed_data: Annotated[
+        bool, typer.Option("--allow-changed-data", help="With --resume: go on although clips were added or changed.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Only show the settings.")] = False,
     json: output.Json = False,
 ) -> None:
@@ -37,10 +41,15 @@ def train(
     from centaurus.train.run import Run, TrainingError
 
     if resume is not None:
-        if recipe is not None or settings or small or preset or out is not None:
-            raise ValueError("--resume goes on with a run's own settings: give nothing else but --data if it has moved")
+        pairs = [*([recipe] if recipe else []), *(settings or [])]
+        if any("=" not in pair for pair in pairs) or small or preset or out is not None:
+            raise ValueError(
+                "--resume goes on with a run's own settings: give nothing else but --data if it has moved, "
+                "or minutes=, epochs= or steps= to extend it"
+            )
         run = Run.existing(resume)
         recipe, config, folder = launch.described(run)
+        config = launch.extend(run, config, pairs)
         folder = data or folder
     else:
         if recipe is None:
@@ -58,14 +67,29 @@ def train(
         run = launch.start(recipe, config, folder, out or _next_folder(recipe))
     try:
         with Display(config, json) as display:
-            standing = launch.train(run, recipe, config, folder, display if display.first else None)
+            before = run.last_checkpoint()
+            standing = launch.train(run, recipe, config, folder, display if display.first else None, allow_changed_data)
             launch.leave()
     except TrainingError as error:
-        output.fail(error)
-    except KeyboardInterrupt:
-        output.fail(f"stopped; centaurus train --resume {run.folder} goes on from its last checkpoint")
+        output.fail(error, faults.exit_code(error))
+    except KeyboardInterrupt as error:
+        output.fail(_stopped(run), faults.exit_code(error))
     if display.first:
+        if before is not None and run.last_checkpoint() == before and not json:
+            output.show(
+                f"{run.folder} was finished already: nothing was trained. To go on: "
+                f"centaurus train --resume {run.folder} with more steps=, epochs= or minutes="
+            )
         _end(run.folder, standing.step, standing.best, display.best, json)
+
+
+def _stopped(run: Run) -> str:
+    """What is left of a run that was interrupted."""
+    if not run.folder.exists():
+        return "stopped before the first step: nothing was kept"
+    if run.last_checkpoint() is None:
+        return f"stopped before the first checkpoint: centaurus train --resume {run.folder} starts again"
+    return f"stopped; centaurus train --resume {run.folder} goes on from its last checkpoint"
 
 
 def _show(settings: dict[str, Any], json: bool) -> None:
@@ -116,6 +140,15 @@ class Display:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.progress.stop()
+
+    def prepared(self, notes: dict[str, Any], left_out: dict[str, str]) -> None:
+        """Lines that sum up the data."""
+        for name, value in notes.items():
+            shown = f"{len(value)}: {', '.join(map(str, value))}" if isinstance(value, list) else value
+            self.console.print(f"{name.replace('_', ' '):>16}  {shown}")
+        if left_out:
+            name, why = next(iter(left_out.items()))
+            self.console.print(f"{'left out':>16}  {len(left_out)}, such as {name}: {why} (all: data.json)")
 
     def trained(self, record: dict[str, Any]) -> None:
         """Move the line."""

@@ -126,7 +126,7 @@ def load(clip: Clip, rate: int | None = None, start: int = 0, frames: int = -1) 
     """
     rate = rate or clip.rate
     if clip.path.suffix == ".npy":
-        x = _cut(_mapped(os.fspath(clip.path)), clip, rate, start, frames)
+        x = _cut(mapped(os.fspath(clip.path)), clip, rate, start, frames)
     else:
         x = _decoded(clip, rate, start, frames)
     if not x.size and frames:
@@ -145,11 +145,12 @@ def checked(clip: Clip, rate: int | None = None) -> Samples:
 
 
 @lru_cache(maxsize=4096)
-def _mapped(path: str) -> NDArray[np.int16]:
+def mapped(path: str) -> NDArray[np.int16]:
+    """Return the samples of a ``.npy`` file, read from the disk as they are needed."""
     try:
         samples: NDArray[np.int16] = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:
-        raise AudioError(f"is no cache of samples: {error}", path) from error
+        raise AudioError(f"is not a cache of samples: {error}", path) from error
     return samples
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from centaurus.decode.posterior import check_frames, softmax
 
+LONGEST_WINDOW = 60.0  # seconds: a keyword is shorter than that, and its frames are all kept
 PATIENCE = 0.5  # seconds from the threshold to the report, at most
 BACKGROUND = "background"  # the class of everything that is not a keyword
 
@@ -46,8 +47,10 @@ class Smoothing:
             raise ValueError(f"the threshold is a probability above 0 and up to 1, got {self.threshold:g}")
         if not 0.0 <= self.low <= self.threshold:
             raise ValueError(f"the release level lies between 0 and the threshold {self.threshold:g}, got {self.low:g}")
-        if not (0.0 <= self.window < np.inf and 0.0 <= self.refractory < np.inf):
-            raise ValueError(f"times are seconds from 0: window {self.window:g}, refractory {self.refractory:g}")
+        if not 0.0 <= self.window <= LONGEST_WINDOW:
+            raise ValueError(f"the window should be 0 to {LONGEST_WINDOW:g} seconds, got {self.window:g}")
+        if not 0.0 <= self.refractory < np.inf:
+            raise ValueError(f"the refractory time should be seconds from 0 on, got {self.refractory:g}")
 
     @property
     def low(self) -> float:

@@ -80,6 +80,14 @@ LIFTED: dict[type[nn.Module], tuple[str, ...]] = {  # torch modules that a file 
 }
 
 
+class ModelError(ValueError):
+    """A model's file that cannot be used: damaged, or not written by centaurus. The message names it."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """There is no such file, and no shipped model of that name."""
+
+
 def save(net: Layer, path: str | os.PathLike[str]) -> None:
     """Write a network, or any tree of the library's layers, to one file: whole or not at all."""
     if not isinstance(net, Layer):
@@ -99,6 +107,15 @@ def save(net: Layer, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> Layer:
     """A network or tree of layers from a file that ``save`` wrote, or a shipped one by its name; for evaluation."""
     found = _find(path)
+    try:
+        return _load(found)
+    except OSError as error:
+        raise ModelError(f"{found} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+
+
+def _load(found: Path) -> Layer:
     tensors, words = unpack(found.read_bytes(), str(found))
     version = _check_words(words, found)
     try:
@@ -122,7 +139,7 @@ def load_network(path: str | os.PathLike[str]) -> Network:
     """``load`` for those who need a network with a task: a classifier, denoiser or recognizer."""
     net = load(path)
     if not isinstance(net, Network):
-        raise ValueError(f"{os.fspath(path)} holds layers without a task, where a network is needed")
+        raise ModelError(f"{os.fspath(path)} holds layers without a task, where a network is needed")
     return net
 
 
@@ -139,7 +156,7 @@ def _find(path: str | os.PathLike[str]) -> Path:
     if str(path) in shipped():
         return Path(str(files("centaurus") / "pretrained" / f"{path}{SUFFIX}"))
     known = ", ".join(shipped()) or "none"
-    raise FileNotFoundError(f"there is no model file {os.fspath(path)!r}, and no shipped model of that name ({known})")
+    raise ModelNotFoundError(f"there is no model file {os.fspath(path)!r}, and no shipped model of that name ({known})")
 
 
 def _check_words(words: dict[str, str], path: Path) -> int:

@@ -43,7 +43,7 @@ class Device:
     def read(path: Path) -> Device:
         """A profile from a JSON file; unknown or missing rates are errors that name the file."""
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} is not a device profile: {error}; run 'centaurus calibrate' again") from error
         known = {field.name for field in fields(Device)}

@@ -102,7 +102,9 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     }
     notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in corpora), "leaks_removed": leaks}
     notes |= {"too_long": train.discarded}
-    return Prepared(objective, Data(taught, check), notes, {**found.faults.found, **spoken.faults.found})
+    used = (*(corpus for corpus, _ in corpora if isinstance(corpus, Corpus)), spoken.split("val"))
+    faults = {**found.faults.found, **spoken.faults.found}
+    return Prepared(objective, Data(taught, check), notes, used, faults)
 
 
 def _more_readings(settings: RecognitionSettings, held: Sequence[Clip]) -> tuple[Corpus | Index, int]:

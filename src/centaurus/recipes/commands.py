@@ -75,7 +75,8 @@ def prepare(settings: CommandSettings, folder: Path) -> Prepared:
     notes = {"layout": found.name, "words": list(words.values("word")), "tokens": len(tokens.names)}
     notes |= {"word_hours": hours(words), "noise_hours": hours(noise), "val_examples": check.size()}
     faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
-    return Prepared(Recognise(net, settings.losses), Data(train, check), notes, faults)
+    corpora = (words, noise) if speech is None else (words, noise, speech)
+    return Prepared(Recognise(net, settings.losses), Data(train, check), notes, corpora, faults)
 
 
 RECIPE = Recipe(configure, prepare, ("ours", "small"))

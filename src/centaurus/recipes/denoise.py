@@ -104,7 +104,7 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     }
     notes |= {"val_examples": check.size(), **{f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}}
     faults = {**found.faults.found, **sounds.faults.found}
-    return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, faults)
+    return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, (sounds,), faults)
 
 
 def _of_sets(sounds: Corpus, sets: str) -> Corpus:

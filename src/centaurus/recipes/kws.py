@@ -96,7 +96,8 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
     teacher = answers_of(settings.teacher, train.classes) if settings.teacher else None
     objective = Classify(network(settings, train.classes), settings.losses, settings.smoothing, teacher)
-    return Prepared(objective, Data(train, check), notes, faults)
+    corpora = (words, noise) if speech is None else (words, noise, speech)
+    return Prepared(objective, Data(train, check), notes, corpora, faults)
 
 
 def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:

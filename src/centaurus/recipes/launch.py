@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,19 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
+from centaurus.audio import AudioError
 from centaurus.data import recognise
+from centaurus.data.fingerprint import Changes, fingerprints
 from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, SpotterTable, load_network
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
-from centaurus.train.config import Training, from_data, nearest, to_data
+from centaurus.train.config import BUDGETS, Training, from_data, nearest, override, to_data
 from centaurus.train.log import Watcher, card
 from centaurus.train.loop import fit
 from centaurus.train.memory import keep_memory
-from centaurus.train.run import Run, Standing
+from centaurus.train.run import Run, RunError, Standing
+
+SHORT = 60  # characters of a list in a message
 
 
 def configure(name: str, preset: str | None = None) -> Training:
@@ -40,15 +46,50 @@ def start(name: str, settings: Training, data: Path, out: Path) -> Run:
     return Run.create(out, {"recipe": name, "data": str(data.absolute()), "settings": to_data(settings)})
 
 
-def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher | None = None) -> Standing:
-    """Train, or go on with, a run. In its folder: the best and the last model, and a card."""
+def train(
+    run: Run,
+    name: str,
+    settings: Training,
+    data: Path,
+    watcher: Watcher | None = None,
+    allow_changed_data: bool = False,
+) -> Standing:
+    """Train, or go on with, a run. In its folder: the best and the last model, and a card.
+
+    A run that goes on refuses clips other than those it began with, unless ``allow_changed_data``. One that fails
+    before its first step leaves no folder behind.
+    """
     keep_memory()
     state = PartialState(cpu=not torch.cuda.is_available())
     torch.manual_seed(settings.seed)
+    with run.locked() if state.is_main_process else nullcontext():
+        try:
+            return _train(run, name, settings, data, watcher, allow_changed_data, state)
+        except BaseException:
+            if state.is_main_process:
+                run.discard()
+            raise
+
+
+def _train(
+    run: Run,
+    name: str,
+    settings: Training,
+    data: Path,
+    watcher: Watcher | None,
+    allow_changed_data: bool,
+    state: PartialState,
+) -> Standing:
     with state.local_main_process_first():  # what one decodes, the others find in the cache
         ready = RECIPES[name].prepare(settings, data)
     if state.is_main_process:
-        run.write_json("data.json", {"notes": ready.notes, "left_out": ready.faults})
+        notes = ready.notes | {"clips": sum(len(corpus) for corpus in ready.corpora)}
+        clips = fingerprints(ready.corpora)
+        _check_data(run, notes, clips, allow_changed_data)
+        run.write_json("clips.json", clips)
+        run.write_json("data.json", {"notes": notes, "left_out": ready.faults})
+        if watcher is not None:
+            watcher.prepared(notes, ready.faults)
     go_on_from(settings.start, ready.objective.net)
     standing = fit(ready.objective, ready.data, settings, run, watcher)
     if state.is_main_process:
@@ -57,6 +98,29 @@ def train(run: Run, name: str, settings: Training, data: Path, watcher: Watcher 
         if finish is not None:
             finish(run, settings, data)
     return standing
+
+
+def _check_data(run: Run, notes: dict[str, Any], clips: dict[str, str], allowed: bool) -> None:
+    """Compare what was found with what the run began with: exactly the same, or a refusal that names the changes."""
+    before = run.clips()
+    if before is None:
+        if run.last_checkpoint() is not None and not allowed:
+            raise RunError("does not say which clips it learnt from: --allow-changed-data goes on", run.folder)
+        return
+    old = run.notes()
+    for key in ("classes", "words", "tokens"):
+        if key in old and old[key] != notes.get(key):
+            raise RunError(f"has {key} {_short(old[key])}, the data have {_short(notes.get(key))}", run.folder)
+    changes = Changes.between(before, clips)
+    if changes and not allowed:
+        raise AudioError(
+            f"the data are not those that {run.folder} began with: {changes}. --allow-changed-data goes on with them"
+        )
+
+
+def _short(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
 
 
 def leave() -> bool:
@@ -103,6 +167,30 @@ def go_on_from(start: str, net: Network) -> None:
 def described(run: Run) -> tuple[str, Training, Path]:
     """The recipe, settings and folder that a run was started with."""
     found: dict[str, Any] = run.description()
-    name = found["recipe"]
-    kind = type(configure(name))
-    return name, from_data(kind, found["settings"]), Path(found["data"])
+    path = run.folder / "config.json"
+    missing = [key for key in ("recipe", "settings", "data") if key not in found]
+    if missing:
+        raise RunError(f"is damaged: it has no {', '.join(missing)}", path)
+    name, settings, data = found["recipe"], found["settings"], found["data"]
+    if not (isinstance(name, str) and isinstance(settings, dict) and isinstance(data, str)):
+        raise RunError("is damaged: recipe and data should be text, settings an object", path)
+    try:
+        return name, from_data(type(configure(name)), settings), Path(data)
+    except ValueError as error:
+        raise RunError(f"cannot be used: {error}", path) from error
+
+
+def extend(run: Run, settings: Training, pairs: Sequence[str]) -> Training:
+    """Change the budget of a run (epochs=, steps= or minutes=), and nothing else, before it goes on."""
+    others = [pair for pair in pairs if pair.partition("=")[0] not in BUDGETS]
+    if others:
+        raise ValueError(
+            f"a run that goes on keeps its settings: only {', '.join(BUDGETS)} can be changed, got {others[0]!r}"
+        )
+    extended = override(settings, pairs)
+    if extended != settings:
+        described = run.description()
+        before = {name: getattr(settings, name) for name in BUDGETS if getattr(settings, name)}
+        history = [*described.get("extended_from", []), before]
+        run.write_json("config.json", described | {"settings": to_data(extended), "extended_from": history})
+    return extended

@@ -31,11 +31,15 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network with its losses, data in order, what is worth knowing about the data, and files that were left out."""
+    """A network with its losses, examples in order, what is worth knowing about the data, and files left out.
+
+    ``corpora`` are the clips that examples are made of: a run that goes on must find the same ones.
+    """
 
     objective: Objective
     data: Data
     notes: dict[str, Any]
+    corpora: tuple[Corpus, ...]
     faults: dict[str, str] = field(default_factory=dict)
 
 

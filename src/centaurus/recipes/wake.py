@@ -115,7 +115,7 @@ def prepare(settings: WakeSettings, folder: Path) -> Prepared:
     notes: dict[str, Any] = {"phrases": len(phrases), "speech_hours": hours(speech), "noise_hours": hours(noise)}
     faults = {**phrases.faults.found, **speech.faults.found, **noise.faults.found}
     data = Data(streams("train", 20 * len(phrases), None), streams("val", 200, 0))
-    return Prepared(Spot(net, settings.negatives), data, notes, faults)
+    return Prepared(Spot(net, settings.negatives), data, notes, (phrases, speech, noise), faults)
 
 
 def finish(run: Run, settings: WakeSettings, folder: Path) -> None:

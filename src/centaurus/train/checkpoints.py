@@ -1,4 +1,4 @@
-"""x"""
+"""Write and restore the checkpoints of a run: weights, optimiser, random numbers and averaged weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from centaurus.models.io import save
 from centaurus.train.optim import Average
-from centaurus.train.run import Run, Standing, TrainingError
+from centaurus.train.run import DiskError, Run, RunError, Standing, TrainingError
 
 AVERAGE = "average.safetensors"
 
@@ -36,12 +36,17 @@ class Checkpoints:
         """Everything as the newest checkpoint has it, or the standing of a run that begins."""
         found, processes = self.run.last_checkpoint(), self.accelerator.num_processes
         if found is None:
+            if self.accelerator.is_main_process:
+                self.run.rewind(0)
             return Standing(processes=processes)
         standing = self.run.standing(found)
         if standing.processes != processes:
-            raise ValueError(f"{found} was written by {standing.processes} processes, this run has {processes}")
-        self.accelerator.load_state(str(found))
-        self.average.net.load_state_dict(load_file(found / AVERAGE))
+            raise RunError(f"was written by {standing.processes} processes, this run has {processes}", found)
+        try:
+            self.accelerator.load_state(str(found))
+            self.average.net.load_state_dict(load_file(found / AVERAGE))
+        except RuntimeError as error:  # torch's words for weights of other shapes
+            raise RunError(f"does not fit this network: {str(error).splitlines()[-1].strip()}", found) from error
         if self.accelerator.is_main_process:
             self.run.rewind(standing.step)
         return standing
@@ -63,7 +68,7 @@ class Checkpoints:
                 self.keep("last")
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(self.run.unfinished, ignore_errors=True)
-            raise TrainingError(
+            raise DiskError(
                 f"no checkpoint could be written at step {standing.step} ({error}): {last_good(self.run)}"
             ) from error
         self.accelerator.wait_for_everyone()

@@ -52,6 +52,9 @@ def picture(x: Samples, floor: float = 80.0) -> Samples:
 class Watcher(Protocol):
     """Someone who looks on while a run trains."""
 
+    def prepared(self, notes: dict[str, Any], left_out: dict[str, str]) -> None:
+        """Before the first step: what was found in the data, and files that were left out with the reason."""
+
     def trained(self, record: dict[str, Any]) -> None:
         """After a step that was logged."""
 

@@ -27,7 +27,7 @@ from centaurus.train.loader import Examples, Order, batches, validation
 from centaurus.train.log import Diary, Watcher
 from centaurus.train.objectives import Batch, Example, Objective
 from centaurus.train.optim import OPTIMIZERS, Average, Budget, cosine, set_rate
-from centaurus.train.run import Run, Standing, TrainingError
+from centaurus.train.run import DiskError, Run, Standing, TrainingError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 Figures = dict[str, float]
@@ -52,6 +52,8 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
     checkpoints = Checkpoints(accelerator, run, average)
     standing = checkpoints.restore()
     budget = Budget(0 if config.minutes else config.total_steps(data.train.size()), config.minutes)
+    done = budget.progress(standing.step, standing.seconds)
+    standing = replace(standing, validations=min(standing.validations, int(done * config.validations)))  # if extended
     diary = Diary(run, watcher, standing) if accelerator.is_main_process else None
     saved = standing.seconds
 
@@ -199,7 +201,7 @@ def _explained(run: Run) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
-        raise TrainingError(f"the disk is full ({error}): {last_good(run)}") from error
+        raise DiskError(f"the disk is full ({error}): {last_good(run)}") from error
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise

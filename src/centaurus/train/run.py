@@ -1,7 +1,8 @@
 """A run folder that describes itself: configuration, environment, log, checkpoints, models and card.
 
 config.json        the recipe with every setting          environment.json   versions, machine, git revision
-data.json          what was found, and what was left out  log.jsonl          a line for every figure taken
+data.json          what was found, and what was left out  clips.json         a fingerprint of every clip
+log.jsonl          a line for every figure taken
 tensorboard/       the same, with audio and spectrograms  checkpoints/       step-N: all that resuming needs
 best.safetensors   the averaged weights that did best     last.safetensors   those of the newest checkpoint
 card.md            what the model is and how it does
@@ -9,6 +10,7 @@ card.md            what the model is and how it does
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,13 +26,26 @@ from typing import Any
 
 import msgspec
 
-from centaurus.system import write_file
+from centaurus.system import OutputError, write_file
 
+CHECKSUMS, STANDING = "checksums.json", "standing.json"
 PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr", "tokenizers", "safetensors")
 
 
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says why, and where the last good checkpoint is."""
+
+
+class DiskError(TrainingError):
+    """The files of a run cannot be written, as on a full disk."""
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used: damaged, incomplete, in use, or not a run."""
+
+    def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
+        super().__init__(f"{os.fspath(path)} {reason}")
+        self.reason, self.path = reason, Path(path)
 
 
 @dataclass(frozen=True)
@@ -48,35 +64,88 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self._made: list[Path] = []  # folders that this process made, innermost first
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], description: dict[str, Any]) -> Run:
-        """A new run folder. One that already holds a run is an error: resume it or take another name."""
+        """Make a run folder. One that holds anything is an error: resume the run, or take another name."""
         run = cls(folder)
         if (run.folder / "config.json").exists():
-            raise ValueError(f"{run.folder} already holds a run: resume it with --resume {run.folder}, or choose --out")
-        run.folder.mkdir(parents=True, exist_ok=True)
+            raise OutputError(f"already holds a run: resume it with --resume {run.folder}, or choose --out", run.folder)
+        try:
+            if run.folder.exists() and any(run.folder.iterdir()):
+                raise OutputError("is not empty and not a run: name another folder with --out", run.folder)
+            made = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
+            run.folder.mkdir(parents=True, exist_ok=True)
+        except NotADirectoryError as error:
+            raise OutputError("cannot be made a folder: a file is in the way", run.folder) from error
+        run._made = made or [run.folder]
         run.write_json("config.json", description)
         run.write_json("environment.json", environment())
         return run
+
+    def discard(self) -> None:
+        """Remove a folder that this process made, with those above it that it made too, if nothing was learnt in it."""
+        if not self._made or self.last_checkpoint() is not None or next(self.records(), None) is not None:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for path in self._made[1:]:
+            with suppress(OSError):  # something else has come into it
+                path.rmdir()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder against other processes, where the system has such locks (Linux, macOS)."""
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # Windows
+            yield
+            return
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise RunError("is in use: another process trains in it", self.folder) from error
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     @classmethod
     def existing(cls, folder: str | os.PathLike[str]) -> Run:
         """A run that was started before."""
         run = cls(folder)
         if not (run.folder / "config.json").is_file():
-            raise ValueError(f"{run.folder} is not a run folder: it has no config.json")
+            raise RunError("is not a run folder: it has no config.json", run.folder)
         return run
 
     def description(self) -> dict[str, Any]:
         """The recipe, the data and every setting, as they were given at the start."""
-        found: dict[str, Any] = json.loads((self.folder / "config.json").read_text())
-        return found
+        return self.read_json("config.json")
 
     def notes(self) -> dict[str, Any]:
         """What was found in the data."""
-        path = self.folder / "data.json"
-        found: dict[str, Any] = json.loads(path.read_text())["notes"] if path.exists() else {}
+        found = self.read_json("data.json").get("notes", {}) if (self.folder / "data.json").exists() else {}
+        if not isinstance(found, dict):
+            raise RunError("is damaged: its notes are not an object", self.folder / "data.json")
+        return found
+
+    def clips(self) -> dict[str, str] | None:
+        """The fingerprints of the clips it learnt from; None for a run that has not begun."""
+        return self.read_json("clips.json") if (self.folder / "clips.json").exists() else None
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of the run; one that is damaged is an error that names it."""
+        path = self.folder / name
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"is damaged: {error}", path) from error
+        if not isinstance(found, dict):
+            raise RunError("is damaged: it should hold an object", path)
         return found
 
     def write_json(self, name: str, data: Any) -> None:
@@ -89,17 +158,20 @@ class Run:
 
     def log(self, record: dict[str, Any]) -> None:
         """One more line of the log."""
-        with (self.folder / "log.jsonl").open("a") as file:
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The log so far; a last line that was cut off is left out."""
+        """The log so far, up to a line that is damaged: as the last one is if it was cut off."""
         path = self.folder / "log.jsonl"
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in path.read_bytes().splitlines() if path.exists() else ():
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
                 return
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int) or "kind" not in record:
+                return
+            yield record
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after a step: the run will log it again."""
@@ -129,8 +201,9 @@ class Run:
     def finish_checkpoint(self, standing: Standing) -> Path:
         """Give the written checkpoint its name, and only then remove the older ones."""
         folder = self.unfinished
-        write_file(folder / "standing.json", json.dumps(asdict(standing)))
-        for path in folder.iterdir():
+        write_file(folder / STANDING, json.dumps(asdict(standing)))
+        write_file(folder / CHECKSUMS, json.dumps(_checksums(folder)))
+        for path in folder.rglob("*"):
             _sync(path)
         named = self.checkpoints / f"step-{standing.step:09d}"
         shutil.rmtree(named, ignore_errors=True)
@@ -142,8 +215,30 @@ class Run:
         return named
 
     def standing(self, checkpoint: Path) -> Standing:
-        """Where the run stood at a checkpoint."""
-        return msgspec.json.decode((checkpoint / "standing.json").read_bytes(), type=Standing)
+        """Where the run stood at a checkpoint, all of whose files are as they were written."""
+        expected = self.read_json(str((checkpoint / CHECKSUMS).relative_to(self.folder)))
+        for name in expected:
+            if not (checkpoint / name).is_file():
+                raise RunError(f"is damaged: {name} is missing", checkpoint)
+        found = _checksums(checkpoint)
+        wrong = [name for name in sorted(found) if found[name] != expected.get(name)]
+        if wrong:
+            raise RunError(f"is damaged: {', '.join(wrong)} is not as it was written", checkpoint)
+        try:
+            return msgspec.json.decode((checkpoint / STANDING).read_bytes(), type=Standing)
+        except (OSError, msgspec.DecodeError) as error:
+            raise RunError(f"is damaged: {STANDING}: {error}", checkpoint) from error
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file in a checkpoint but the list of them."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != CHECKSUMS:
+            with path.open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _sync(path: Path) -> None:

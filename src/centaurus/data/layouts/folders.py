@@ -17,16 +17,17 @@ _SPEAKER = re.compile(r"reader_(\d+)|(?:^|_)([ps]\d{1,4})(?=_|$)")
 
 
 def sound_files(folder: Path) -> Iterator[Path]:
-    """Every sound file below a folder, in an order that does not depend on the disk."""
+    """Every sound file below a folder, no pipe or device, in an order that does not depend on the disk."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
-        yield from (Path(place, name) for name in sorted(names) if _is_sound(name))
+        found = (Path(place, name) for name in sorted(names) if _is_sound(name))
+        yield from (path for path in found if path.is_file())
 
 
 def sound_files_in(folder: Path) -> Iterator[Path]:
     """The sound files of a folder itself, sorted."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if _is_sound(entry.name))
+        names = sorted(entry.name for entry in entries if _is_sound(entry.name) and entry.is_file())
     yield from (folder / name for name in names)
 
 
