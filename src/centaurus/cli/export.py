@@ -32,6 +32,8 @@ def export(
     json: output.Json = False,
 ) -> None:
     """Write a model's streaming step as ONNX or as C, and compare it with torch."""
+    from centaurus.system import OutputError
+
     chunks: list[int | None] = [*chunk] if chunk else [None]
     several = len(set(chunks)) > 1
     targets = {n: file.with_name(f"{file.stem}-{n}{file.suffix}") if several else file for n in chunks}

@@ -104,7 +104,7 @@ class _Closed(io.TextIOWrapper):
     """Standard output that was closed before the start: an error for a command that writes to it, and only for that."""
 
     def __init__(self) -> None:
-        super().__init__(_ClosedBytes(), encoding="utf-8", write_through=True)
+        super().__init__(_ClosedBytes(), encoding="utf-8", write_through=True)  # type: ignore[arg-type]
 
 
 class _ClosedBytes(io.RawIOBase):

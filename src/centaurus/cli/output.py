@@ -12,12 +12,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+
+class _Piped(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to ``faults``: rich would end the program with code 1."""
+        raise  # rich calls this while it handles the error
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for another program.")]
 
 
 def show(text: object) -> None:
     """A report as it prints itself, wrapped at the width of the terminal."""
-    Console(highlight=False, markup=False, emoji=False).print(str(text))
+    _Piped(highlight=False, markup=False, emoji=False).print(str(text))
 
 
 def show_line(text: str) -> None:
@@ -39,7 +46,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequ
         table.add_column(column, justify="left" if left else "right", no_wrap=not left, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    _Piped(highlight=False, markup=False, emoji=False).print(table)
 
 
 def note(message: object) -> None:

@@ -40,7 +40,7 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathL
     """
     found = Inputs()
     for path in map(Path, inputs):
-        if path.is_dir():
+        if os.path.isdir(path):
             _walk(path, found, None if output is None else Path(output).resolve())
         else:
             if path.suffix.lower() in MODELS:
@@ -80,10 +80,10 @@ def plan_jobs(
     Nothing that exists is replaced unless ``overwrite``.
     """
     target = output
-    if output is None and len(inputs) == 1 and Path(inputs[0]).is_dir():
+    if output is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
         target = str(_marked(Path(inputs[0]).resolve(), mark, None))
     found = find_inputs(inputs, target)
-    single = len(inputs) == 1 and not Path(inputs[0]).is_dir()
+    single = len(inputs) == 1 and not os.path.isdir(inputs[0])
     if output is not None and single and not _is_folder(output):
         jobs = [Job(found.files[0][0], Path(output))]
     else:
@@ -105,13 +105,13 @@ def _named(path: Path, origin: Path, below: Path, output: str | None, mark: str,
 
 def _marked(path: Path, mark: str, suffix: str | None) -> Path:
     """``talk.mp3`` as ``talk.denoised.mp3``; a folder has no suffix, whatever dots its name has."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return path.with_name(path.name + mark)
     return path.with_name(f"{path.stem}{mark}{suffix or path.suffix}")
 
 
 def _is_folder(output: str) -> bool:
-    return output.endswith(("/", os.sep)) or Path(output).is_dir()
+    return output.endswith(("/", os.sep)) or os.path.isdir(output)
 
 
 def _check_folder(output: str, suffix: str | None) -> None:

@@ -1,0 +1,176 @@
+"""How commands end: exit codes as docs/runtime.md has them, one line of error, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from centaurus import system
+from centaurus.cli import faults
+from centaurus.system import OutputError, is_reserved
+from tests.cli.run import run
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+COMMAND = f"{sys.executable} -m centaurus"
+
+
+def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a line of bash in which ``centaurus`` is the command."""
+    return subprocess.run(
+        ["bash", "-c", f"centaurus() {{ {COMMAND} \"$@\"; }}; {line}"],
+        cwd=folder, env={**os.environ, **environment}, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def noise(tmp_path: Path) -> Path:
+    """A second of noise in a file."""
+    soundfile.write(tmp_path / "a.wav", 0.1 * np.random.default_rng(0).standard_normal(16_000), 16_000)
+    return tmp_path / "a.wav"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("count", "nowhere.safetensors"), 4, "no model file"),
+        (("count", "damaged.safetensors"), 4, "not a whole safetensors file"),
+        (("verify", "damaged.safetensors"), 4, "not a whole safetensors file"),
+        (("eval", "damaged.safetensors", "--data", "."), 4, "not a whole safetensors file"),
+        (("export", "kws-hybrid-2", "-o", "nowhere/x.onnx"), 5, "there is no folder nowhere"),
+        (("export", "kws-hybrid-2", "-o", "damaged.safetensors"), 5, "exists already"),
+        (("denoise", "a.wav", "-o", f"{'x' * 300}.wav"), 5, "File name too long"),
+        (("denoise", "nowhere.wav"), 3, "no such file"),
+        (("spot", "a.wav", "--smooth", "1e9"), 2, "window should be 0 to 60 seconds"),
+        (("spot", "a.wav", "--smooth", "nan"), 2, "should be greater than or equal to 0"),
+        (("plan", "bottleneck", "--sizes", "i=99999999999999999999"), 2, "too many to plan for"),
+        (("plan", "bit,ni,nt,jn->bjt", "--sizes", "i=99999999999,n=999999,j=1"), 2, "too many to plan for"),
+        (("plan", "bottleneck", "--sizes", "i=999999,n=99999"), 0, ""),
+        (("plan", "bottleneck", "--batch", "99999999999999999999", "--sizes", "i=4"), 2, "--batch"),
+    ],
+)
+def test_codes_and_messages(
+    capsys: pytest.CaptureFixture[str],
+    noise: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(noise.parent)
+    Path("damaged.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    result = run(capsys, *arguments)
+    assert result.code == code, result.err
+    assert message in " ".join(result.err.split())
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("centaurus models | true; exit ${PIPESTATUS[0]}", 141, b"reader of standard output has gone"),
+        ("centaurus models >&-", 5, b"standard output: is closed"),
+        ("centaurus denoise a.wav -o b.wav >&- 2>&-; test $? = 5 -a -s b.wav", 0, b""),
+        ("centaurus denoise - -o c.wav <&-", 3, b"standard input: is empty"),
+        ("centaurus denoise a.wav -o - >&-", 5, b"standard output: is closed"),
+        ("centaurus models 2>&- >/dev/full", 5, b""),
+    ],
+)
+def test_closed_streams(noise: Path, line: str, code: int, message: bytes) -> None:
+    done = shell(line, noise.parent)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@POSIX
+def test_a_console_that_cannot_encode_an_arrow(noise: Path) -> None:
+    done = shell("centaurus denoise a.wav -o b.wav && centaurus models", noise.parent, PYTHONIOENCODING="cp1252")
+    assert done.returncode == 0, done.stderr
+    assert (noise.parent / "b.wav").exists()
+    assert b"denoise-16k" in done.stdout
+
+
+@POSIX
+def test_names_that_are_not_utf8_and_names_of_full_length(noise: Path) -> None:
+    odd = os.fsencode(noise.parent) + b"/caf\xe9.wav"
+    shutil.copy(noise, odd)
+    long = noise.parent / f"{'n' * 251}.wav"
+    shutil.copy(noise, long)
+    done = subprocess.run(
+        [sys.executable, "-m", "centaurus", "denoise", odd, long, "-o", "clean/"],
+        cwd=noise.parent, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = sorted(os.listdir(os.fsencode(noise.parent / "clean")))
+    assert written == [b"caf\xe9.wav", os.fsencode(long.name)]
+
+
+@POSIX
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_is_not_a_traceback_at_any_time(tmp_path: Path, number: int, code: int) -> None:
+    """Also during the imports of the command line and of torch."""
+    for delay in (0.1, 0.4, 0.8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from centaurus.cli import start; print(flush=True); start()", "verify", "kws-30"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
+        )  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(number)
+        error = process.communicate(timeout=60)[1]
+        early = number == signal.SIGTERM and process.returncode == -number  # the system's own way to end
+        assert process.returncode == code or early, error
+        assert b"Traceback" not in error
+
+
+@POSIX
+def test_an_interrupted_recording_is_kept_and_has_the_code_of_its_signal(tmp_path: Path) -> None:
+    layout = ["--raw", "s16le", "--rate", "16000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "centaurus", "denoise", "-", "-o", "r.wav", *layout],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(b"\1\0" * 16_000)
+    process.stdin.flush()
+    while not list(tmp_path.glob(".*.part")):
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, error
+    assert soundfile.info(tmp_path / "r.wav").frames == 16_000
+
+
+def test_names_of_devices_are_refused_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(map(is_reserved, ("con", "NUL.wav", "com1.tar.gz", "Aux .flac")))
+    assert not any(map(is_reserved, ("console.wav", "com10.wav", "x.con", "C:")))
+    monkeypatch.setattr(system, "WINDOWS", True)
+    with pytest.raises(OutputError, match="name of a device"), system.replacing(tmp_path / "nul.wav"):
+        pass
+
+
+def test_a_full_disk_and_missing_memory_have_codes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from centaurus.cli import networks
+
+    assert faults.exit_code(OSError(28, "No space left on device")) == 5
+
+    def greedy(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(networks.output, "show_json", greedy)
+    result = run(capsys, "models", "--json")
+    assert result.code == 1
+    assert result.err == "centaurus: there is not enough memory for this\n"
