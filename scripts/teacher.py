@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from centaurus.data import Keywords
 from centaurus.recipes import kws
 from centaurus.recipes.kws import KeywordSettings
+from centaurus.system import replacing
 from centaurus.train.loader import Order, batches
 from centaurus.train.optim import Budget, cosine, muon, set_rate
 
@@ -150,6 +150,5 @@ def export(net: Listener, classes: list[str], path: Path) -> None:
     model = program.model_proto
     onnx.helper.set_model_props(model, {"classes": json.dumps(classes)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".half")
-    onnx.save(model, half)
-    os.replace(half, path)
+    with replacing(path) as temporary:
+        onnx.save(model, temporary)

@@ -1,6 +1,6 @@
-"""The laws every layer and every network keeps, each a function that measures its worst violation.
+"""The invariants of every layer and network, each a function that measures the worst violation.
 
-A layer is right when running it whole, in pieces, in a batch, after a copy or a move is one and the same map.
+Streaming equals offline, the map is causal, and rows, copies, dtypes and memory layouts do not change the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this par
 
 
 class Case(NamedTuple):
-    """A layer in evaluation mode, a copy of it that is never run, and a signal of whole hops to try them on."""
+    """A layer in evaluation mode, a copy of it that is never run, and a test signal of whole hops."""
 
     layer: Layer
     unused: Layer
@@ -36,7 +36,7 @@ Check = Callable[[Case], Law]
 
 
 def make_case(layer: Layer, channels: int, batch: int = 2, hops: int | None = None, seed: int = 0) -> Case:
-    """A double-precision copy of the layer and white noise for it: at least seven hops and 100 samples."""
+    """Return a double-precision copy of the layer and white noise of at least seven hops and 100 samples."""
     hops = hops or max(7, -(-100 // layer.hop))
     generator = torch.Generator().manual_seed(seed)
     signal = torch.randn(batch, channels, hops * layer.hop, generator=generator, dtype=torch.float64)
@@ -45,7 +45,7 @@ def make_case(layer: Layer, channels: int, batch: int = 2, hops: int | None = No
 
 
 def relative_error(given: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
-    """The largest difference against the largest wanted value; infinite for a wrong shape or what is no number."""
+    """Return the largest difference over the largest wanted value; infinity for another shape, NaN or infinity."""
     if given.shape != wanted.shape:
         return float("inf")
     if wanted.numel() == 0:
@@ -55,7 +55,7 @@ def relative_error(given: Tensor, wanted: Tensor, floor: float = 1e-30) -> float
 
 
 def splits(hops: int, seed: int = 0) -> list[list[int]]:
-    """Ways of cutting a signal into pieces, in hops: one by one at first, in halves, and at random places."""
+    """Return ways to cut a signal into pieces, in hops: single hops at first, halves, and at random places."""
     singles = min(hops, 8)
     cuts = sorted(random.Random(seed).sample(range(1, hops), min(hops - 1, 4)))
     ways = [
@@ -67,7 +67,7 @@ def splits(hops: int, seed: int = 0) -> list[list[int]]:
 
 
 def run(layer: Layer, u: Tensor, way: Sequence[int] | None = None) -> Tensor:
-    """The layer on the whole signal, or piece by piece: ``way`` is the size of each piece in hops."""
+    """Return the output for the whole signal, or piece by piece: ``way`` is the size of each piece in hops."""
     if way is None:
         return layer(u)
     outputs, state = [], layer.init_state(u.shape[0])
@@ -79,12 +79,12 @@ def run(layer: Layer, u: Tensor, way: Sequence[int] | None = None) -> Tensor:
 
 @torch.no_grad()
 def values(layer: Layer, u: Tensor, seed: int, way: Sequence[int] | None = None) -> list[Tensor]:
-    """What comes out."""
+    """Return the output."""
     return [run(layer, u, way)]
 
 
 def gradients(layer: Layer, u: Tensor, seed: int, way: Sequence[int] | None = None) -> list[Tensor]:
-    """Gradients of a random projection of the output: the input's first, then each parameter's."""
+    """Return the gradients of a random projection of the output: that of the input, then of each parameter."""
     u = u.clone().requires_grad_()
     learned = [u, *(p for p in layer.parameters() if p.requires_grad)]
     y = run(layer, u, way)
@@ -94,15 +94,15 @@ def gradients(layer: Layer, u: Tensor, seed: int, way: Sequence[int] | None = No
 
 
 def worst_error(given: list[Tensor], wanted: list[Tensor]) -> float:
-    """The worst relative error; tensors a thousand times smaller than the largest are held to its measure."""
+    """Return the worst relative error; tensors below 1e-3 of the largest are compared with that instead."""
     floor = 1e-3 * max((float(x.abs().max()) for x in wanted if x.numel()), default=0.0)
     return max(relative_error(x, y, max(floor, 1e-30)) for x, y in zip(given, wanted, strict=True))
 
 
 def split(what: str, find: Callable[..., list[Tensor]], dtype: torch.dtype, tolerance: float) -> Check:
-    """The law that any split into hops gives the values, or the gradients, of the whole signal.
+    """Return the law that any split into hops gives the values, or the gradients, of the whole signal.
 
-    Pieces may differ from the whole ten times as much as rounding to this dtype makes the whole differ.
+    The error may be ten times the rounding error of the whole signal in this dtype.
     """
 
     def law(case: Case) -> Law:
@@ -151,7 +151,7 @@ def state_shape(case: Case) -> Law:
 
 
 def no_mutation(case: Case) -> Law:
-    """Neither inputs, states, parameters nor buffers are written to."""
+    """Inputs, states, parameters and buffers are not modified in place."""
     layer, hop = copy.deepcopy(case.layer), case.layer.hop
     u = case.signal[..., : 2 * hop].clone().requires_grad_()
     _, state = layer.step(case.signal[..., :hop], layer.init_state(u.shape[0]))
@@ -161,12 +161,12 @@ def no_mutation(case: Case) -> Law:
     y, after = layer.step(u, state)
     (y.sum() + sum(x.sum() for x in state_tensors(after)) + layer(u).sum()).backward()
     changed = sum(not torch.equal(x.detach(), old) for x, old in zip(watched, before, strict=True))
-    return Law("nothing given is written to", changed, 0)
+    return Law("no input, state or parameter is modified", changed, 0)
 
 
 @torch.no_grad()
 def rows_independent(case: Case) -> Law:
-    """A row of a batch is what it is alone, whatever the other rows hold."""
+    """A row of a batch gives the output it has alone, whatever the other rows hold."""
     layer, u = case.layer, case.signal
     whole = layer(u)
     worst = 0.0
@@ -180,7 +180,7 @@ def rows_independent(case: Case) -> Law:
 
 @torch.no_grad()
 def rows_reset(case: Case) -> Law:
-    """Resetting a row gives it zero history and leaves the other rows alone."""
+    """Resetting a row clears its history and leaves the other rows unchanged."""
     layer, u = case.layer, case.signal
     half = u.shape[-1] // layer.hop // 2 * layer.hop
     first, second = u[..., :half], u[..., half:]
@@ -191,12 +191,12 @@ def rows_reset(case: Case) -> Law:
         wanted = going.clone()
         wanted[row] = fresh[row]
         worst = max(worst, relative_error(layer.step(second, reset(state, [row]))[0], wanted))
-    return Law("rows are reset alone", worst, TIGHT)
+    return Law("a reset changes only its rows", worst, TIGHT)
 
 
 @torch.no_grad()
 def causal(case: Case) -> Law:
-    """No output depends on an input of a later hop: perturb from each hop on and look at the frames before."""
+    """No output depends on an input of a later hop: perturb from each hop on, compare the frames before it."""
     layer, u = case.layer, case.signal
     whole, hops = layer(u), u.shape[-1] // layer.hop
     worst = 0.0
@@ -220,7 +220,7 @@ def any_layout(case: Case) -> Law:
 
 
 def every_parameter_learns(case: Case) -> Law:
-    """At random parameters every parameter tensor gets a finite gradient that is not zero."""
+    """With random parameters, every parameter tensor gets a finite gradient that is not zero."""
     layer = randomized(case.layer, case.seed)
     found = gradients(layer, case.signal, case.seed)
     silent = sum(not bool(torch.isfinite(g).all()) or float(g.abs().max()) == 0 for g in found)
@@ -229,7 +229,7 @@ def every_parameter_learns(case: Case) -> Law:
 
 @torch.no_grad()
 def randomized(layer: Layer, seed: int = 0) -> Layer:
-    """A copy of the layer with noise on every parameter, so that nothing sits at a zero it was started from."""
+    """Return a copy of the layer with noise on every parameter, so that none is at a zero it was initialised to."""
     layer = copy.deepcopy(layer)
     generator = torch.Generator().manual_seed(seed + 2)
     for p in layer.parameters():
@@ -239,7 +239,7 @@ def randomized(layer: Layer, seed: int = 0) -> Layer:
 
 @torch.no_grad()
 def copies_agree(case: Case) -> Law:
-    """A deep copy and a layer loaded from a state dict give the same output; nothing remembers old parameters."""
+    """A deep copy and a layer loaded from a state dict give the same output; no cache holds old parameters."""
     whole = case.layer(case.signal)
     other = randomized(case.unused, case.seed)
     other(case.signal)
@@ -274,20 +274,20 @@ def meta_device(case: Case) -> Law:
 
 @torch.no_grad()
 def delay_measured(case: Case) -> Law:
-    """Where an impulse in noise comes out, against the delay declared, in input samples."""
+    """The delay measured with impulses in noise, against the declared one, in input samples."""
     layer, declared = case.layer, int(case.layer.delay)
     at = [2 * layer.hop + k * (layer.hop // IMPULSES + 1) for k in range(IMPULSES)]
-    heard_for = 2 * declared + 4 * layer.hop
-    hops = -(-(at[-1] + heard_for) // layer.hop)
+    span = 2 * declared + 4 * layer.hop
+    hops = -(-(at[-1] + span) // layer.hop)
     generator = torch.Generator().manual_seed(case.seed)
     shape = (1, case.signal.shape[1], hops * layer.hop)
     noise = 0.01 * torch.randn(shape, generator=generator, dtype=torch.float64)
     struck = noise.repeat(IMPULSES, 1, 1)
     struck[range(IMPULSES), :, at] += 1
     response = (layer(struck) - layer(noise)).abs().sum(1)
-    aligned = torch.stack([row[k : k + heard_for] for row, k in zip(response, at, strict=True)])
+    aligned = torch.stack([row[k : k + span] for row, k in zip(response, at, strict=True)])
     measured = int(aligned.sum(0).argmax())
-    return Law("delay is what is declared, in samples", abs(measured - declared), layer.hop // DELAY_SHARE)
+    return Law("measured delay is the declared one, in samples", abs(measured - declared), layer.hop // DELAY_SHARE)
 
 
 SPLITS: list[Check] = [
@@ -301,7 +301,7 @@ MOVES: list[Check] = [any_layout, every_parameter_learns, copies_agree, dtype_mo
 
 
 def measure(layer: Layer, channels: int, batch: int = 2, hops: int | None = None, seed: int = 0) -> list[Law]:
-    """Every law for one layer on noise of ``channels`` channels; the layer itself is left as it was."""
+    """Return every law for one layer on noise of ``channels`` channels; the layer is not changed."""
     case = make_case(layer, channels, batch, hops, seed)
     late = layer.ratio == 1 and any(isinstance(x, Layer) and x.delay for x in layer.modules())
     return [law(case) for law in (*SPLITS, *SHAPES, *MOVES, *[delay_measured] * late)]

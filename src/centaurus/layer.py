@@ -1,4 +1,4 @@
-"""The layer contract: training and streaming are one function.
+"""``Layer``: the contract that makes training and streaming one function.
 
 A layer implements ``run`` and ``init_state``; ``forward`` and ``step`` are the same computation with
 and without history. State is explicit, differentiable, batched on axis 0, and belongs to the caller.
@@ -20,24 +20,27 @@ State = Union[Tensor, tuple["State", ...]]  # noqa: UP007 - the name is not yet 
 class Layer(nn.Module, ABC):
     """A causal map of (batch, channels, time) signals that can be run whole or piece by piece."""
 
-    hop: int = 1  # samples that a step takes, or a multiple of them
+    hop: int = 1  # a step takes a multiple of this many samples
     ratio: Fraction = Fraction(1)  # output frames for every input sample
     delay: Fraction = Fraction(0)  # input samples between a sample and the output that belongs to it
 
     @abstractmethod
     def init_state(self, batch: int) -> State:
-        """Zero history for ``batch`` rows: real tensors with the batch first, or ``()`` when there is none."""
+        """Return the state before the first sample of ``batch`` rows: real tensors, batch first, or ``()``."""
 
     @abstractmethod
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
-        """Whole hops in, frames out. No state means zero history; the new state may be ``()`` unless ``keep``."""
+        """Return the frames of whole hops and the state after them; ``state=None`` is the initial state.
+
+        The new state may be ``()`` unless ``keep``, which lets training skip it.
+        """
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that build this layer again: plain data, and the layers inside it."""
-        raise TypeError(f"{type(self).__name__} does not say what it was built from: give it arguments()")
+        """Return the constructor arguments of an equal layer, as plain data and the layers inside."""
+        raise TypeError(f"{type(self).__name__} does not implement arguments(), which saving and repr need")
 
     def extra_repr(self) -> str:
-        """The sizes and options that ``repr`` shows."""
+        """Return the sizes and options that ``repr`` shows."""
         try:
             given = self.arguments()
         except TypeError:
@@ -45,12 +48,12 @@ class Layer(nn.Module, ABC):
         return ", ".join(f"{name}={x}" for name, x in given.items() if not isinstance(x, nn.Module | Mapping))
 
     def frames(self, samples: int) -> int:
-        """Output frames for ``samples`` input samples."""
+        """Return the number of output frames for ``samples`` input samples."""
         return samples * self.ratio.numerator // self.ratio.denominator
 
     @final
     def step(self, u: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The next piece of a stream, a whole number of hops, and the state after it."""
+        """Return the output of the next piece of a stream, a whole number of hops, and the state after it."""
         _check_signal(self, u)
         if u.shape[-1] % self.hop:
             raise ValueError(
@@ -63,10 +66,10 @@ class Layer(nn.Module, ABC):
 
     @final  # type: ignore[misc]
     def forward(self, u: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """A whole signal of any length: padded with zeros to a hop, cut to ``frames(t)`` frames.
+        """Return the output of whole signals (batch, channels, t): ``frames(t)`` frames, padded with zeros to a hop.
 
-        With ``lengths``, the samples of each row of a padded batch, every row gives what it gives alone, then zeros;
-        what the padding holds does not matter.
+        ``lengths`` are the valid samples of each row of a padded batch: every row gives the output it has alone and
+        then zeros, and the content of the padding has no effect.
         """
         _check_signal(self, u)
         samples = u.shape[-1]
@@ -84,12 +87,12 @@ class Layer(nn.Module, ABC):
 
     @final
     def aligned(self, u: Tensor) -> Tensor:
-        """Output of a whole signal without the delay: ``forward`` of the signal and ``delay`` zeros, less its start."""
+        """Return ``forward`` with the delay compensated: frame k belongs to the input at its place."""
         if not self.delay:
             return self(u)
         late = self.delay * self.ratio
         if late.denominator != 1 or self.delay.denominator != 1:
-            raise ValueError(f"{type(self).__name__} is late by {late} frames, which is not a whole number")
+            raise ValueError(f"{type(self).__name__} has a delay of {late} frames, which is not a whole number")
         return self(nn.functional.pad(u, (0, int(self.delay))))[..., int(late) :]
 
 
@@ -98,7 +101,7 @@ def _lengths(lengths: Tensor | Sequence[int], u: Tensor) -> Tensor:
     fits = sizes.shape == u.shape[:1] and not sizes.is_floating_point()
     if not fits or bool(((sizes < 0) | (sizes > u.shape[-1])).any()):
         raise ValueError(
-            f"lengths should be {u.shape[0]} whole numbers from 0 to {u.shape[-1]}, one a row, got {sizes.tolist()}"
+            f"lengths should be {u.shape[0]} integers from 0 to {u.shape[-1]}, one for each row, got {sizes.tolist()}"
         )
     return sizes
 
@@ -116,13 +119,13 @@ def _check_signal(layer: Layer, u: Tensor) -> None:
 
 
 def check_channels(name: str, u: Tensor, channels: int) -> None:
-    """The channel axis must be what the layer was built for."""
+    """Raise ValueError unless the channel axis is as the layer was built."""
     if u.shape[1] != channels:
         raise ValueError(f"{name} was built for {channels} input channels, got {u.shape[1]} in shape {tuple(u.shape)}")
 
 
 def check_state(state: State, like: State, u: Tensor, path: str = "state") -> None:
-    """A state must have the structure, shapes and dtype that this layer and this signal need."""
+    """Raise unless a state has the structure, shapes and dtype of ``like``."""
     if isinstance(like, tuple):
         if not isinstance(state, tuple) or len(state) != len(like):
             given = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
@@ -141,7 +144,7 @@ def check_state(state: State, like: State, u: Tensor, path: str = "state") -> No
 
 
 def map_state(function: Callable[..., Tensor], *states: State) -> State:
-    """Apply a function to the tensors of states of one structure."""
+    """Return a state of the same structure with a function applied to its tensors."""
     first = states[0]
     if isinstance(first, tuple):
         return tuple(map_state(function, *inner) for inner in zip(*states, strict=True))
@@ -149,7 +152,7 @@ def map_state(function: Callable[..., Tensor], *states: State) -> State:
 
 
 def reset(state: State, rows: Sequence[int] | Tensor) -> State:
-    """A copy of the state in which these rows of the batch have zero history."""
+    """Return a copy of the state in which these rows of the batch are as before their first sample."""
 
     def clear(x: Tensor) -> Tensor:
         index = torch.as_tensor(rows, device=x.device, dtype=torch.long)
@@ -159,5 +162,5 @@ def reset(state: State, rows: Sequence[int] | Tensor) -> State:
 
 
 def state_tensors(state: State) -> list[Tensor]:
-    """The tensors of a state in order."""
+    """Return the tensors of a state in order."""
     return [state] if isinstance(state, Tensor) else [t for inner in state for t in state_tensors(inner)]

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, the user's cache folder, and packages that are not always installed."""
+"""Files written whole or not at all, shipped models, the cache folder, and packages that are not always installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module, metadata
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,6 +112,26 @@ def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
         file.write(data.encode(errors="surrogateescape") if isinstance(data, str) else data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def shipped_models(suffix: str) -> list[str]:
+    """Return the names of the models that come with the package as files of this kind, such as ``.onnx``."""
+    folder = files("centaurus") / "pretrained"
+    found = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name.removesuffix(suffix) for name in found if name.endswith(suffix))
+
+
+def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
+    """Return the path of a model given by its file, or by the name of a shipped one that has a file of this kind."""
+    if Path(model).is_file():
+        return Path(model)
+    known = shipped_models(suffix)
+    if str(model) in known:
+        return Path(str(files("centaurus") / "pretrained" / f"{model}{suffix}"))
+    name = f"{os.fspath(model)!r:.200}"
+    raise FileNotFoundError(
+        f"there is no model file {name}, and no shipped model of that name ({', '.join(known) or 'none'})"
+    )
 
 
 def cache_folder(name: str = "") -> Path:

@@ -1,7 +1,9 @@
-"""The tasks a network can have, a record each: what other packages need to know about one.
+"""The tasks of networks: a record each, with what other packages need to know.
 
-To add a task, add its record here, a table and a network (``models``), an objective (``train.objectives``), a recipe
-(``recipes``), metrics (``evaluation.metrics``), and a module of ``cli`` if it has a command of its own.
+To add a task, add its record here, a network (``models/build.py``), an objective (``train/objectives.py``), a recipe
+(a file of ``recipes`` and its line in ``recipes/__init__.py``) and its evaluation (``evaluation/metrics.py``): six
+files. Training, saving, counting, verifying, exporting and evaluating by the command line then work; a command of its
+own is one more file of ``cli`` and of ``runtime``.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ class Task:
 
     name: str
     command: str
-    """The verb of the command line, and of the server."""
+    """The verb of the command line and of the server; empty for a task without one."""
     does: str
-    """What a model of this task does, as in "it denoises, and …"."""
+    """The verb of messages, as in "it denoises"."""
     purpose: str
     """The first line of a model card."""
     outputs: str
@@ -29,7 +31,7 @@ class Task:
     groups: str
     """The file with a row for each group of clips: classes, SNRs, conditions."""
     model: str
-    """The shipped model that is used where none is named."""
+    """The shipped model that is used by default; empty if there is none."""
 
 
 DENOISER = Task(
@@ -68,4 +70,4 @@ RECOGNIZER = Task(
 TASKS: dict[str, Task] = {task.name: task for task in (DENOISER, CLASSIFIER, RECOGNIZER)}
 """Every task by name."""
 LAYERS = "layers"
-"""What files of layers that have no task carry instead."""
+"""The task in files of layers without a task."""

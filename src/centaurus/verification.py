@@ -1,4 +1,4 @@
-"""What a check of laws finds, whoever checked them: a report of each law with its worst error."""
+"""The report of a verification, by torch or by the runtime: each law with its worst error."""
 
 from __future__ import annotations
 

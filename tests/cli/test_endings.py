@@ -42,9 +42,9 @@ def noise(tmp_path: Path) -> Path:
     ("arguments", "code", "message"),
     [
         (("count", "nowhere.safetensors"), 4, "no model file"),
-        (("count", "damaged.safetensors"), 4, "not a whole safetensors file"),
-        (("verify", "damaged.safetensors"), 4, "not a whole safetensors file"),
-        (("eval", "damaged.safetensors", "--data", "."), 4, "not a whole safetensors file"),
+        (("count", "damaged.safetensors"), 4, "not a complete safetensors file"),
+        (("verify", "damaged.safetensors"), 4, "not a complete safetensors file"),
+        (("eval", "damaged.safetensors", "--data", "."), 4, "not a complete safetensors file"),
         (("export", "kws-hybrid-2", "-o", "nowhere/x.onnx"), 5, "there is no folder nowhere"),
         (("export", "kws-hybrid-2", "-o", "damaged.safetensors"), 5, "exists already"),
         (("denoise", "a.wav", "-o", f"{'x' * 300}.wav"), 5, "File name too long"),

@@ -66,7 +66,7 @@ def test_an_unknown_folder_says_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such folder"):
         data.recognise(tmp_path / "none")
     (tmp_path / "things").mkdir()
-    with pytest.raises(ValueError, match="no layout that is known") as caught:
+    with pytest.raises(ValueError, match="layout is not known") as caught:
         data.recognise(tmp_path)
     assert all(name in str(caught.value) for name in data.LAYOUTS)
 

@@ -85,7 +85,7 @@ def test_damaged_files_and_impossible_clips_are_skipped_or_raised(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("file\tstart\tid\n", "no column nsamples"),
+        ("file\tstart\tid\n", "lacks the columns nsamples"),
         ("file\tstart\tnsamples\tid\na.flac\tx\t5\ta\n", "line 2 "),
         ("file\tstart\tnsamples\tid\na.flac\t0\t5\ta\na.flac\t0\n", "line 3 "),
         ("file\tstart\tnsamples\tid\na.flac\t0\t5\ta\tmore\n", "line 2 "),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from centaurus import system
 from centaurus.models import Network, denoiser, io, load, save
 from centaurus.nn import Stream
 from centaurus.nn.stream import unpack
@@ -30,14 +31,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rewrite(source: Path, target: Path, drop: str = "", **words: str) -> Path:
     """The same file with other words, or without one of its tensors."""
-    tensors, old = unpack(source.read_bytes(), "source")
+    tensors, old = unpack(source.read_bytes())
     tensors.pop(drop, None)
     save_file(tensors, target, {name: text for name, text in (old | words).items() if text})
     return target
 
 
 def table_of(path: Path) -> dict:
-    return json.loads(unpack(path.read_bytes(), "source")[1]["table"])
+    return json.loads(unpack(path.read_bytes())[1]["table"])
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -77,7 +78,7 @@ def test_the_file_is_ordinary_safetensors_with_json(written: Path) -> None:
 def test_a_truncated_file(kept: int, written: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.safetensors"
     path.write_bytes(written.read_bytes()[:kept])
-    with pytest.raises(ValueError, match=r"cut\.safetensors is not a whole safetensors file"):
+    with pytest.raises(ValueError, match=r"cut\.safetensors is not a complete safetensors file"):
         load(path)
 
 
@@ -85,7 +86,7 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "other.bin"
     for data in (b"\x80\x04\x95payload" * 40, b"RIFF" + bytes(300), os.urandom(4096)):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"other\.bin is not a whole safetensors file"):
+        with pytest.raises(ValueError, match=r"other\.bin is not a complete safetensors file"):
             load(path)
 
 
@@ -154,7 +155,7 @@ def test_no_such_model() -> None:
 def test_a_shipped_model_by_its_name(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "tiny.safetensors").write_bytes(written.read_bytes())
-    monkeypatch.setattr(io, "files", lambda package: tmp_path)
+    monkeypatch.setattr(system, "files", lambda package: tmp_path)
     assert io.shipped() == ["tiny"]
     assert load("tiny").table == load(written).table
 

@@ -153,11 +153,11 @@ def test_a_denoiser_may_start_with_a_dc_block() -> None:
     ("make", "words"),
     [
         (lambda: denoiser(replace(DENOISER, decoder=DENOISER.decoder[::-1])), "decoder should mirror the encoder"),
-        (lambda: denoiser(replace(DENOISER, middle=(Row("full", 1, 3, 2),))), "keeps its 256 channels"),
+        (lambda: denoiser(replace(DENOISER, middle=(Row("full", 1, 3, 2),))), "should have 256 channels"),
         (lambda: classifier(replace(CLASSIFIERS["kws-full-2"], blocks=())), "at least one block"),
         (lambda: classifier(replace(CLASSIFIERS["kws-full-2"], blocks=(Row("fool", 2, 2, 2),))), "'fool'"),
         (lambda: recognizer(replace(RECOGNIZER, module="ff"), vocabulary=3), "'ff'; there are none, ffn, conv"),
-        (lambda: recognizer(replace(RECOGNIZER, gated=5), vocabulary=3), "keeps rate and channels"),
+        (lambda: recognizer(replace(RECOGNIZER, gated=5), vocabulary=3), "resample=1 and"),
     ],
 )
 def test_a_table_that_cannot_be_built_is_refused(make: object, words: str) -> None:

@@ -69,7 +69,7 @@ def test_a_deep_hourglass_keeps_the_laws() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Residual(AvgPool(2), SiLU()), "ratios are 1/2 and 1"),
+        (lambda: Residual(AvgPool(2), SiLU()), "got 1/2 and 1"),
         (lambda: Hourglass(SiLU(), Down(1, 1, 4), Serial(), Up(1, 1, 2), SiLU()), "should be 1"),
         (lambda: Hourglass(AvgPool(2), Down(1, 1, 4), Serial(), Up(1, 1, 4), SiLU()), "encode has ratio 1/2"),
         (lambda: Block(AvgPool(2), 3), "hop 2"),

@@ -96,7 +96,7 @@ class Caching(Broken):
 CASES = {
     Forgetful: "pieces equal the whole: values",
     Detached: "pieces equal the whole: gradients",
-    Writing: "nothing given is written to",
+    Writing: "no input, state or parameter is modified",
     Mixing: "rows are independent",
     Peeking: "causal, hop by hop",
     Idle: "every parameter gets a gradient",

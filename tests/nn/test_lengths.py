@@ -35,5 +35,5 @@ def test_rows_of_a_padded_batch_are_as_alone(name: str) -> None:
 
 @pytest.mark.parametrize("lengths", [[5], [5, 11], [5, -1], [5.0, 5.0]])
 def test_lengths_that_do_not_fit_are_named(lengths: list[float]) -> None:
-    with pytest.raises(ValueError, match="2 whole numbers from 0 to 10"):
+    with pytest.raises(ValueError, match="2 integers from 0 to 10"):
         SSM("full", 1, 2)(torch.randn(2, 1, 10), lengths)

@@ -151,7 +151,7 @@ def test_delays_add_up_at_their_rates() -> None:
 
 
 def test_branches_of_different_delay_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"equally late: delays are 3 and 0 samples"):
+    with pytest.raises(ValueError, match=r"the same delay, got 3 and 0 samples"):
         Residual(Delay(2, 3))
     with pytest.raises(ValueError, match="between down and up"):
         Hourglass(Serial(), Serial(), Delay(2, 1), Serial(), Serial())

@@ -136,5 +136,5 @@ def test_a_saved_stream_fits_only_its_own_model() -> None:
         Stream(Serial([CausalConv(3), AvgPool(4), CausalConv(3), RunningMean(2)]).double(), batch=2).restore(data)
     with pytest.raises(ValueError, match="state tensors"):
         Stream(AvgPool(4), batch=2).restore(data)
-    with pytest.raises(ValueError, match="the saved stream is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="the saved stream is not a complete safetensors file"):
         Stream(MODELS["spotter"], batch=2).restore(data[:-1])

@@ -37,7 +37,7 @@ def open_pack(
     kinds: Iterable[str] | None = None,
     on_fault: OnFault = "skip",
 ) -> Corpus:
-    """The clips of a pack, of some splits and kinds or of all; files not yet in the cache are decoded now."""
+    """Return the clips of a pack, of some splits and kinds or all; files that are not in the cache are decoded."""
     folder, faults = Path(folder), Faults(on_fault)
     rows = read_index(folder / INDEX)
     for row in rows:
@@ -78,7 +78,7 @@ def open_pack(
 
 
 def read_index(path: Path) -> list[dict[str, str]]:
-    """The rows of an index. Nothing is quoted in it, so that transcripts may hold quotes."""
+    """Return the rows of an index. Fields are not quoted, so that transcripts may contain quotes."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -86,13 +86,15 @@ def read_index(path: Path) -> list[dict[str, str]]:
     except OSError as error:
         raise AudioError(f"cannot be read: {error.strerror}", path) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise AudioError(f"is no table of clips: {error}", path) from error
+        raise AudioError(f"is not a table of clips: {error}", path) from error
     if missing := [name for name in _COLUMNS if name not in names]:
-        raise AudioError(f"has no column {' and no column '.join(missing)}", path)
+        raise AudioError(f"lacks the columns {', '.join(missing)}", path)
     for number, row in enumerate(rows, start=2):
         short = None in row or None in row.values()
         if short or not (row["start"].isdecimal() and row["nsamples"].isdecimal()):
-            raise AudioError(f"line {number} has not {len(names)} columns with numbers for start and nsamples", path)
+            raise AudioError(
+                f"line {number} does not have {len(names)} columns with integers for start and nsamples", path
+            )
     return rows
 
 
@@ -121,7 +123,7 @@ def _plain(text: str) -> str:
 
 
 def _kind(row: dict[str, str]) -> str:
-    """What a clip is, from its labels: half of a pair, a word, noise, or speech."""
+    """Return the kind of a clip, from its labels: clean or noisy of a pair, word, noise, or speech."""
     stem = Path(row["file"]).stem
     if stem in ("clean", "noisy"):
         return stem
@@ -136,7 +138,7 @@ def _clip(row: dict[str, str], pack: str, path: Path, rate: int) -> Clip:
 
 
 def _decoded(source: Path, cache: Path) -> tuple[Path, int, int]:
-    """The cached samples of a file, their number and rate; decoded first if they are not there yet."""
+    """Return the cached samples of a file, their number and rate; decode them if they are not cached."""
     facts = audio.info(source)
     stat = source.stat()
     key = hashlib.blake2b(f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}".encode(), digest_size=8).hexdigest()
@@ -147,12 +149,12 @@ def _decoded(source: Path, cache: Path) -> tuple[Path, int, int]:
 
 
 def to_int16(x: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Samples between −1 and 1 as 16-bit numbers, clipped; what came from 16 bits is unchanged."""
+    """Return samples between −1 and 1 as int16, clipped; exact for samples that were decoded from 16 bits."""
     return np.clip(np.rint(x * np.float32(32768)), -32768, 32767).astype(np.int16)
 
 
 def save(path: Path, pieces: Iterable[NDArray[np.int16]]) -> int:
-    """Write pieces one after the other as one ``.npy`` array, under a temporary name first; the number of samples."""
+    """Write pieces as one ``.npy`` array, atomically, and return the number of samples."""
     total = 0
     with audio.replacing(path) as temporary, temporary.open("wb") as file:
         room = _header(file, 0)
@@ -175,10 +177,10 @@ _CHUNK = 256
 
 
 def prepared(corpus: Corpus, cache: str | os.PathLike[str] | None = None) -> Corpus:
-    """The corpus with every clip decoded, resampled to its rate and checked, in one memory-mapped file.
+    """Return the corpus with every clip decoded, resampled to its rate and checked, in one memory-mapped file.
 
-    Damaged, empty, silent and cut-off files, and those of too low a rate, go to ``faults``. A second call finds the
-    file, unless a source has changed since. 115 MB an hour at 16 kHz.
+    Damaged, empty, silent and truncated files, and those of a lower rate, are listed in ``faults``. A second call
+    reuses the file unless a source has changed. 115 MB an hour at 16 kHz.
     """
     if all(clip.path.suffix == ".npy" and clip.rate == corpus.rate for clip in corpus):
         return corpus
@@ -194,9 +196,9 @@ def prepared(corpus: Corpus, cache: str | os.PathLike[str] | None = None) -> Cor
 
 
 def measured(corpus: Corpus) -> Corpus:
-    """The corpus with the length and rate of every clip, from the headers; what has none is a fault.
+    """Return the corpus with the length and rate of every clip, from the headers; unreadable headers are faults.
 
-    For corpora too large to prepare.
+    For corpora that are too large to decode in advance.
     """
 
     def measure(clip: Clip) -> Clip | AudioError:
@@ -220,7 +222,7 @@ def measured(corpus: Corpus) -> Corpus:
 
 
 def frames_at_rate(corpus: Corpus) -> list[int]:
-    """How long each clip is when loaded at the corpus's rate; −1 where that is unknown."""
+    """Return the length of each clip at the rate of the corpus; −1 if unknown."""
     rate = corpus.rate
     return [clip.frames if clip.rate == rate or clip.frames < 0 else clip.frames * rate // clip.rate for clip in corpus]
 

@@ -1,4 +1,4 @@
-"""Noise from nothing and noise from recordings: what speech is mixed with in training. Arrays and a generator only."""
+"""Synthetic noise, and augmentation of recorded noise, for training mixtures: numpy arrays and a generator only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hum(rng: np.random.Generator, frames: int, mains: float | None = None, rate:
 
 
 def rumble(rng: np.random.Generator, frames: int, rate: int = 16_000) -> Samples:
-    """Noise below 15 to 60 Hz, as of traffic, wind and handling: little to hear, but often most of a noise's power."""
+    """Noise below 15 to 60 Hz, as of traffic, wind and handling: barely audible, but often most of the power."""
     corner, slope = rng.uniform(15, 60), rng.uniform(2, 5)
     white = rng.standard_normal(frames, dtype=np.float32)
     return unit(filtered(white, lambda hertz: 1 / (1 + (hertz / corner) ** slope), rate))
@@ -50,7 +50,7 @@ def babble(voices: Sequence[Samples]) -> Samples:
 
 
 def combine(first: Samples, *others: tuple[Samples, float]) -> Samples:
-    """A noise with others added, each so many dB relative to the first."""
+    """Return a noise with others added, each at its level in dB relative to the first."""
     total = unit(first)
     for other, db in others:
         total = total + unit(other) * gain(db)
@@ -69,7 +69,7 @@ def equalised(rng: np.random.Generator, x: Samples, depth_db: float, points: int
 
 
 def looped(rng: np.random.Generator, x: Samples, frames: int) -> Samples:
-    """So many frames of a recording from a random place; a short one is repeated, its seams faded over 10 ms."""
+    """Return ``frames`` of a recording from a random place; a short one is repeated, crossfaded over 10 ms."""
     if not len(x):
         return np.zeros(frames, np.float32)
     if len(x) >= frames:
@@ -86,7 +86,7 @@ def looped(rng: np.random.Generator, x: Samples, frames: int) -> Samples:
 
 
 def limited(noisy: Samples, clean: Samples, peak: float = 0.99) -> tuple[Samples, Samples]:
-    """Both scaled down together where either would leave ±peak: a recording cannot be louder than full scale."""
+    """Return both signals, scaled down together if either exceeds ±peak: a recording cannot exceed full scale."""
     top = max(float(x.max(initial=0)) for x in (noisy, clean))
     top = max(top, *(-float(x.min(initial=0)) for x in (noisy, clean)))
     if top <= peak:
@@ -95,5 +95,5 @@ def limited(noisy: Samples, clean: Samples, peak: float = 0.99) -> tuple[Samples
 
 
 def unit(x: Samples) -> Samples:
-    """At 0 dBFS; silence stays silence."""
+    """Return the signal at 0 dBFS; silence stays silence."""
     return to_level(x, 0.0) if power(x) > 1e-12 else x.copy()

@@ -48,7 +48,7 @@ def speech_commands(
 
 
 def placed(x: Samples, frames: int, rng: np.random.Generator) -> Samples:
-    """A sound at a random place among so many frames, over faint noise."""
+    """Return a sound at a random place in ``frames`` frames of faint noise."""
     y = rng.standard_normal(frames, dtype=np.float32) * np.float32(0.0005)
     x = x[:frames]
     start = int(rng.integers(0, frames - len(x) + 1))
@@ -145,7 +145,7 @@ def speak(
     seconds: float = 0.14,
     rate: int = 16_000,
 ) -> NDArray[np.float32]:
-    """Phones one after the other, each about so many seconds long; None is a pause. Peak 0.5."""
+    """Return a sequence of phones of about the given length in seconds; None is a pause. Peak 0.5."""
     lengths = [max(_HOP, int(rate * seconds / speaker.speed * rng.uniform(0.85, 1.2))) for _ in phones]
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     total = int(bounds[-1])

@@ -1,4 +1,4 @@
-"""Words as captions: grouped to lines that can be read, written as SRT or WebVTT."""
+"""Captions from words: grouped into readable lines, written as SRT or WebVTT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cue:
 
 
 def cues(words: Iterable[Word]) -> list[Cue]:
-    """Captions that end at a pause, after six seconds or 42 characters."""
+    """Return captions that end at a pause, after six seconds or 42 characters."""
     lines: list[list[Word]] = []
     for word in words:
         if lines and _fits(lines[-1], word):
@@ -38,7 +38,7 @@ def _fits(line: list[Word], word: Word) -> bool:
 
 
 def srt(captions: Iterable[Cue]) -> str:
-    """SubRip: numbered, times with a comma."""
+    """Return SubRip text: numbered, times with a comma."""
     entries = (
         f"{number}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
         for number, cue in enumerate(captions, 1)
@@ -47,13 +47,13 @@ def srt(captions: Iterable[Cue]) -> str:
 
 
 def vtt(captions: Iterable[Cue]) -> str:
-    """WebVTT: times with a point, markup characters escaped."""
+    """Return WebVTT text: times with a point, markup characters escaped."""
     entries = (f"\n{clock(cue.start, '.')} --> {clock(cue.end, '.')}\n{_escape(cue.text)}\n" for cue in captions)
     return "WEBVTT\n" + "".join(entries)
 
 
 def clock(seconds: float, point: str = ".") -> str:
-    """Hours, minutes, seconds and milliseconds: 00:01:02.345."""
+    """Return hours, minutes, seconds and milliseconds: 00:01:02.345."""
     ms = round(seconds * 1000)
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"
 

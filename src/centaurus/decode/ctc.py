@@ -1,6 +1,6 @@
-"""CTC: the most probable token of every frame, repeats collapsed, blanks dropped; tokens put together to words.
+"""Greedy CTC decoding: the most probable token of every frame, repeats collapsed, blanks dropped, tokens to words.
 
-Everything here is fed piece by piece, and the pieces do not matter: a stream gives what the whole gives.
+Logits may come in pieces of any length: streaming equals offline.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from centaurus.decode.posterior import check_frames, softmax
 from centaurus.decode.vocabulary import Vocabulary, normalise
 
-REACH = 32  # frames back from a token that its beginning may be
+REACH = 32  # frames: a token begins at most this long before it is the most probable
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token over the frames [start, end), with its mean probability there; what it stands for began at ``begin``."""
+    """A token over the frames [start, end), with its mean probability there; ``begin`` is where its sound begins."""
 
     index: int
     start: int
@@ -30,9 +30,9 @@ class Token:
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its times in seconds, good to a few frames.
+    """A word with its times in seconds, accurate to a few frames.
 
-    CTC places words near their ends: ``start`` is more than that only where an output says where words begin.
+    CTC places words near their ends: ``start`` is accurate only if the network has an output for word starts.
     """
 
     text: str
@@ -42,11 +42,11 @@ class Word:
 
 
 class Greedy:
-    """Collapses logits (tokens, frames) to tokens. A token is given when the frame after it differs.
+    """Collapse logits (tokens, frames) to tokens. A token is returned when the frame after it differs.
 
-    Where the vocabulary has a mark, a token begins with the last run of frames in which its logit is above 0, since the
-    token before and not too long ago; or, if there is none, where it is highest. Without a mark it begins where it is
-    first the most probable.
+    If the vocabulary has a start mark, a token begins with the last run of frames in which the mark's logit is above
+    0, after the previous token and within ``REACH``; or, without such frames, where it is highest. Without a mark a
+    token begins where it is first the most probable.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -54,14 +54,14 @@ class Greedy:
         self.reset()
 
     def reset(self) -> None:
-        """As new."""
+        """Clear the state."""
         self._frame = 0
         self._index, self._start, self._total = self.vocabulary.blank, 0, 0.0
         self._begin, self._spent = 0, False
         self._marks: list[float] = []  # of the frames up to this one that may be the beginning of the next token
 
     def push(self, logits: NDArray[np.floating]) -> list[Token]:
-        """The tokens that ended within these frames."""
+        """Return the tokens that ended within these frames."""
         check_frames(logits, len(self.vocabulary.tokens), "tokens of the vocabulary")
         mark = self.vocabulary.mark
         marks = np.zeros(logits.shape[1]) if mark is None else logits[mark]
@@ -83,28 +83,28 @@ class Greedy:
         return done
 
     def _remember(self, marked: float) -> None:
-        """Marks that go on after a token are still its own."""
+        """Keep the mark's logit; a mark that continues after a token still belongs to it."""
         self._spent = self._spent and marked > 0
         if not self._spent:
             self._marks = [*self._marks[1 - REACH :], marked]
 
     @property
     def open(self) -> list[Token]:
-        """The token that has begun and may go on: at most one."""
+        """The token that has begun and may continue: at most one."""
         if self._index == self.vocabulary.blank:
             return []
         confidence = self._total / (self._frame - self._start)
         return [Token(self._index, self._start, self._frame, confidence, self._begin)]
 
     def flush(self) -> list[Token]:
-        """The last token, if one is open; then as new."""
+        """Return the last token, if one is open, and clear the state."""
         last = self.open
         self.reset()
         return last
 
 
 def _since_begin(marks: list[float]) -> int:
-    """How many frames ago the token began, of marks that end with this frame's."""
+    """Return how many frames ago the token began, from marks that end with this frame."""
     if not marks:
         return 0
     begin = next((k for k in range(len(marks) - 1, -1, -1) if marks[k] > 0), None)
@@ -116,14 +116,14 @@ def _since_begin(marks: list[float]) -> int:
 
 
 class Words:
-    """Puts tokens together to words. A word is given when the next one begins."""
+    """Join tokens to words. A word is returned when the next one begins."""
 
     def __init__(self, vocabulary: Vocabulary, seconds: float) -> None:
         self.vocabulary, self.seconds = vocabulary, seconds
         self._tokens: list[Token] = []
 
     def push(self, tokens: Iterable[Token]) -> list[Word]:
-        """The words that these tokens end."""
+        """Return the words that end before these tokens."""
         done: list[Word] = []
         for token in tokens:
             if self.vocabulary.starts_word(token.index):
@@ -133,13 +133,13 @@ class Words:
         return done
 
     def partial(self, tokens: Iterable[Token] = ()) -> list[Word]:
-        """What there would be if the stream ended after ``tokens``; changes nothing."""
+        """Return the words there would be if the stream ended after ``tokens``, without changing the state."""
         ahead = Words(self.vocabulary, self.seconds)
         ahead._tokens = list(self._tokens)
         return ahead.push(tokens) + ahead.flush()
 
     def flush(self) -> list[Word]:
-        """The last word; then as new."""
+        """Return the last word and clear the state."""
         tokens, self._tokens = self._tokens, []
         return self._word(tokens)
 
@@ -153,14 +153,14 @@ class Words:
 
 
 def greedy(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float) -> list[Word]:
-    """The words of a whole utterance: logits (tokens, frames), ``seconds`` a frame."""
+    """Return the words of a whole utterance: logits (tokens, frames), ``seconds`` per frame."""
     collapse, words = Greedy(vocabulary), Words(vocabulary, seconds)
     done = words.push(collapse.push(logits))
     return done + words.push(collapse.flush()) + words.flush()
 
 
 def join(words: Iterable[Word]) -> str:
-    """The text of words."""
+    """Return words as text."""
     return " ".join(word.text for word in words)
 
 

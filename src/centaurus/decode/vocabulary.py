@@ -1,4 +1,4 @@
-"""What a recogniser's outputs stand for: tokens, the blank between them, and how tokens make words."""
+"""The outputs of a recognizer: tokens, the CTC blank, and how tokens form words."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from enum import Enum
 BLANKS = ("<blank>", "[PAD]", "<pad>", "")
 SPACES = (" ", "|")
 CONTINUED = "##"
-MARK = "<start>"  # the last output, where there is one: that a word begins here, whatever it will be
+MARK = "<start>"  # an optional last output: a word begins here
 
 
 class Style(Enum):
-    """How tokens make words: pieces with ``##`` for a continuation, single characters, or words as they are."""
+    """How tokens form words: pieces with ``##`` for a continuation, single characters, or whole words."""
 
     PIECES = "wordpiece"
     CHARACTERS = "character"
@@ -23,7 +23,7 @@ class Style(Enum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens by index. ``Vocabulary.of(tokens)`` finds blank and style by itself."""
+    """The tokens by index. ``Vocabulary.of(tokens)`` infers blank and style."""
 
     tokens: tuple[str, ...]
     blank: int
@@ -35,7 +35,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokens: Sequence[str], blank: int | None = None, style: Style | str | None = None) -> Vocabulary:
-        """From a list of tokens. The blank is ``<blank>`` or ``[PAD]`` where there is one, else the first token."""
+        """Return the vocabulary of these tokens. The blank is ``<blank>`` or ``[PAD]`` if present, else the first."""
         if not tokens or not all(isinstance(token, str) for token in tokens):
             raise ValueError(f"a vocabulary is a list of strings, got {tokens!r:.80}")
         if blank is None:
@@ -44,18 +44,18 @@ class Vocabulary:
 
     @property
     def mark(self) -> int | None:
-        """The output beside the tokens that says where words begin, if there is one."""
+        """The index of the output that marks word starts, or None."""
         return len(self.tokens) - 1 if self.tokens[-1] == MARK else None
 
     def starts_word(self, token: int) -> bool:
-        """Whether a word ends before this token."""
+        """Return whether a word ends before this token."""
         text = self.tokens[token]
         if self.style is Style.PIECES:
             return not text.startswith(CONTINUED)
         return self.style is Style.WORDS or text in SPACES
 
     def text(self, token: int) -> str:
-        """What the token adds to its word."""
+        """Return the characters that the token adds to its word."""
         text = self.tokens[token]
         if self.style is Style.PIECES:
             return text.removeprefix(CONTINUED)

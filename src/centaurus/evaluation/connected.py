@@ -1,4 +1,4 @@
-"""How well a recogniser does on phrases that are put together from a folder of single words: errors, and times."""
+"""Evaluate a recognizer on phrases composed from a folder of single words: error rates and word timing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CONDITIONS = {
 
 
 def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0) -> Evaluation:
-    """Word error rates clean and in noise, and how far the times of words that were found are off, in milliseconds."""
+    """Word and character error rates clean and in noise, and the mean timing error of recognised words in ms."""
     report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
     known = words
     if vocabulary.style is Style.WORDS:
         known = words.of(clip for clip in words if clip.labels["word"] in model.tokens)
     if not len(known):
-        raise ValueError(f"none of the words of the {words.name} corpus is known to the model")
+        raise ValueError(f"the model knows none of the words of the {words.name} corpus")
     seconds = float(1 / (model.ratio * model.rate))
     rng = np.random.default_rng(0)
     for name, how in CONDITIONS.items():
@@ -54,19 +54,19 @@ def _row(label: str, found: list[Word], said: list[Spoken], rate: int) -> dict[s
 
 
 def _same(found: list[Word], said: list[Spoken], rate: int) -> list[tuple[Word, Spoken]]:
-    """Words that were said and found, by the fewest edits; of several ways, the one that is closest in time."""
+    """Match recognised words with spoken ones by the fewest edits; of equal alignments, the closest in time."""
     best: dict[tuple[int, int], tuple[float, list[tuple[Word, Spoken]]]] = {}
     for i in range(len(found) + 1):
         for j in range(len(said) + 1):
-            ways: list[tuple[float, list[tuple[Word, Spoken]]]] = [(0.0, [])] if i == j == 0 else []
-            ways += [(cost + 1, pairs) for cost, pairs in (best[k] for k in ((i - 1, j), (i, j - 1)) if k in best)]
+            options: list[tuple[float, list[tuple[Word, Spoken]]]] = [(0.0, [])] if i == j == 0 else []
+            options += [(cost + 1, pairs) for cost, pairs in (best[k] for k in ((i - 1, j), (i, j - 1)) if k in best)]
             if i and j:
                 word, spoken = found[i - 1], said[j - 1]
                 cost, pairs = best[i - 1, j - 1]
                 far = min(abs(word.end - spoken.end / rate), 10.0)
                 same = word.text == spoken.word
-                ways.append((cost + 1e-3 * far, [*pairs, (word, spoken)]) if same else (cost + 1, pairs))
-            best[i, j] = min(ways, key=lambda way: way[0])
+                options.append((cost + 1e-3 * far, [*pairs, (word, spoken)]) if same else (cost + 1, pairs))
+            best[i, j] = min(options, key=lambda option: option[0])
     return best[len(found), len(said)][1]
 
 

@@ -1,7 +1,7 @@
-"""Measure a keyword spotter as it is used: one continuous stream, never reset, counted after its first minute.
+"""Evaluate a keyword spotter on one continuous stream, never reset, counted after its first minute.
 
-Misses come from words at known places in continuous sound, false alarms from hours of sound without any of the words.
-Both are read from the same scores for a range of thresholds, which gives the curve of misses against false alarms.
+Misses are counted on words at known places in continuous audio, false alarms on hours of audio without the words.
+The scores are computed once and thresholded many times, which gives the curve of misses against false alarms.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Scores = NDArray[np.float64]
 Push = Callable[[Samples], NDArray[np.floating[Any]]]
 """The next samples (t,) of a stream to its next logits (classes, frames)."""
 
-WARM_UP = 60.0  # seconds of a stream that are not counted: a model that goes deaf has gone deaf by then
+WARM_UP = 60.0  # seconds of a stream that are not counted: a spotter that stops reacting after a while has by then
 PAUSES = (0.3, 3.0)  # seconds between two words
 WORD_LEVEL = -25.0  # dBFS of every word
 SNR = 10.0  # dB of words whose misses are compared with false alarms
 MEASURED = 300  # words of the stream that misses are counted in
-LATEST = 0.75  # seconds after the end of a word within which its report counts
+LATEST = 0.75  # seconds after the end of a word until which its report counts
 PIECE = 1 << 16  # samples of a stream that are composed and measured at a time
 HUM = (50.0, 100.0, 150.0, 250.0)  # Hz: mains hum and its strongest harmonics
 THRESHOLDS = tuple(round(float(p), 4) for p in 1 / (1 + np.exp(-np.linspace(-3.0, 7.0, 41))))
 
 
 class Point(NamedTuple):
-    """What a threshold does: the share of words missed, and false alarms an hour with their 95 % upper bound."""
+    """A threshold with the share of words missed, and false alarms an hour with their 95 % upper bound."""
 
     threshold: float
     misses: float
@@ -50,7 +50,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Words:
-    """Scores (words, frames) of a stream with words in it, where they are, and the seconds between frames."""
+    """Scores (words, frames) of a stream of words, the places of the words, and the seconds between frames."""
 
     scores: Scores
     spoken: list[Spoken]
@@ -60,10 +60,10 @@ class Words:
 
 @dataclass
 class Others:
-    """Scores of other sound, and the hours and seconds a frame of it.
+    """Scores of audio without the words, its length in hours, and the seconds between frames.
 
-    ``ends`` and ``transcripts`` are where its clips end, in seconds, and what is said in them: a report of a word that
-    the clip does say, or one that ended just before, is not a false alarm.
+    ``ends`` are the ends of its clips in seconds, ``transcripts`` their texts: a report of a word in the transcript of
+    its clip, or of one that ended just before, is not a false alarm.
     """
 
     scores: Scores
@@ -72,9 +72,9 @@ class Others:
     ends: Sequence[float] = ()
     transcripts: Sequence[str] = ()
 
-    def false(self, heard: Sequence[Keyword]) -> list[Keyword]:
-        """The reports of words that were not said."""
-        return [keyword for keyword in heard if not self._said(keyword)]
+    def false(self, reported: Sequence[Keyword]) -> list[Keyword]:
+        """Return the reports of words that were not spoken."""
+        return [keyword for keyword in reported if not self._said(keyword)]
 
     def _said(self, keyword: Keyword) -> bool:
         first, last = (bisect_left(self.ends, time) for time in (keyword.time - LATEST, keyword.time))
@@ -83,7 +83,7 @@ class Others:
 
 @dataclass
 class Outcome:
-    """Reports of a stream against what was said: hits, wrong words, reports where no word was, delays in seconds."""
+    """Reports matched with spoken words: hits, wrong words, reports between words, delays in seconds."""
 
     words: int = 0
     hits: int = 0
@@ -93,12 +93,12 @@ class Outcome:
 
     @property
     def recall(self) -> float:
-        """The share of words that were reported as themselves."""
+        """The share of words that were reported correctly."""
         return self.hits / self.words if self.words else 0.0
 
 
 def most_alarms(count: int) -> float:
-    """The 95 % upper bound of a Poisson mean of which ``count`` were seen: 3 for none (the rule of three)."""
+    """Return the 95 % upper bound of a Poisson mean after ``count`` events: 3 for none (the rule of three)."""
     seen = np.arange(count + 1)
     log_factorials = np.cumsum(np.log(np.maximum(1, seen)))
     low, high = float(count), count + 10.0 + 4 * math.sqrt(count + 1)
@@ -110,7 +110,7 @@ def most_alarms(count: int) -> float:
 
 
 def background(kind: str, frames: int, rate: int, rng: np.random.Generator) -> Samples:
-    """Continuous sound to put words in: ``silence`` (digital zeros), ``white`` noise or mains ``hum``."""
+    """Return background audio: ``silence`` (digital zeros), ``white`` noise or mains ``hum``."""
     if kind == "silence":
         return np.zeros(frames, np.float32)
     if kind == "white":
@@ -130,9 +130,9 @@ def compose(
     rng: np.random.Generator,
     pauses: tuple[float, float] = PAUSES,
 ) -> tuple[Samples, list[Spoken]]:
-    """Words at one level, a pause before each, on a background ``below_db`` quieter; and where the words are.
+    """Return a stream of words at one level, with pauses, on a background ``below_db`` quieter, and the words' places.
 
-    The background repeats as often as needed. The first minute has background and words that are not listed.
+    The background is repeated to the length of the stream. Words of the first minute are not listed.
     """
     pieces: list[Samples] = []
     spoken: list[Spoken] = []
@@ -155,7 +155,7 @@ def compose(
 
 
 def score(push: Push, spotting: Spotting, stream: Iterable[Samples]) -> Scores:
-    """Scores (words, frames) of a stream, continuous over all its pieces."""
+    """Return the scores (words, frames) of a stream, continuous over all its pieces."""
     found = [spotting.scores(push(piece)) for clip in stream for piece in _pieces(clip)]
     return np.concatenate(found, axis=1)
 
@@ -166,16 +166,16 @@ def _pieces(clip: Samples) -> Iterator[Samples]:
 
 
 def reports(scores: Scores, spotting: Spotting, threshold: float) -> list[Keyword]:
-    """What would be reported at a threshold."""
+    """Return the keywords reported at a threshold."""
     decision = Decision(spotting.words, spotting.seconds, spotting.smoothing.at(threshold))
     return decision.push(scores) + decision.flush()
 
 
-def outcome(heard: Sequence[Keyword], said: Words) -> Outcome:
-    """Match reports with words: each takes the first report of itself, from its start to ``LATEST`` after its end."""
+def outcome(reported: Sequence[Keyword], said: Words) -> Outcome:
+    """Match words with reports: each with the first of itself from its start to ``LATEST`` seconds after its end."""
     result = Outcome(words=len(said.spoken))
     first = said.spoken[0].start / said.rate if said.spoken else WARM_UP
-    left = [keyword for keyword in heard if keyword.time >= first]
+    left = [keyword for keyword in reported if keyword.time >= first]
     for spoken in said.spoken:
         begin, end = spoken.start / said.rate, spoken.end / said.rate
         near = [k for k in left if begin <= k.time <= end + LATEST]
@@ -192,7 +192,7 @@ def outcome(heard: Sequence[Keyword], said: Words) -> Outcome:
 
 
 def curve(said: Words, others: Others, spotting: Spotting, thresholds: Sequence[float] = THRESHOLDS) -> list[Point]:
-    """Misses and false alarms an hour at every threshold."""
+    """Return misses and false alarms an hour at every threshold."""
     points = []
     for threshold in thresholds:
         misses = 1 - outcome(reports(said.scores, spotting, threshold), said).recall
@@ -210,10 +210,10 @@ def measure(
     below_db: float = SNR,
     count: int = MEASURED,
 ) -> list[Point]:
-    """The curve of misses of words in noise, ``below_db`` quieter, against false alarms in other sound.
+    """Return the curve of misses of words in noise, ``below_db`` quieter, against false alarms in other audio.
 
-    ``listen`` starts a new stream. ``words`` are clips with one word each, at least ``count`` of them are said (again,
-    where there are fewer); in ``others`` reports of words that a clip's transcript has are not false alarms.
+    ``listen`` starts a new stream. ``words`` are clips of one word each, of which ``count`` are used (repeatedly if
+    there are fewer); in ``others``, reports of words in a clip's transcript are not false alarms.
     """
     rng = np.random.default_rng(0)
     rate, mine = words.rate, words.where(word=spotting.words)
@@ -230,7 +230,7 @@ def measure(
 
 
 def score_others(push: Push, spotting: Spotting, others: Corpus) -> Others:
-    """Scores of all clips of a corpus, one after another in one stream."""
+    """Return the scores of all clips of a corpus, in one stream."""
     if not len(others):
         raise ValueError(f"the {others.name} corpus has no clips to count false alarms in")
     found, ends, samples = [], [], 0
@@ -244,12 +244,12 @@ def score_others(push: Push, spotting: Spotting, others: Corpus) -> Others:
 
 
 def says(transcript: str, words: Sequence[str]) -> bool:
-    """Whether a transcript has one of the words."""
+    """Return whether a transcript has one of the words."""
     return not {word.lower() for word in words}.isdisjoint(re.findall(r"[a-z']+", transcript.lower()))
 
 
 def threshold_for(points: Sequence[Point], alarms_per_hour: float) -> Point:
-    """The point with the fewest misses within a number of false alarms an hour; if none is, that with the fewest."""
+    """Return the point with the fewest misses within a rate of false alarms, or else with the fewest false alarms."""
     allowed = [point for point in points if point.alarms_per_hour <= alarms_per_hour]
     if allowed:
         return min(allowed, key=lambda point: (point.misses, -point.threshold))

@@ -1,7 +1,6 @@
-"""How well a model does on a folder of recordings: one figure a task and more, clip by clip and group by group.
+"""Run a model over an evaluation set and collect its metrics, by clip and by group.
 
-A model here is anything that turns samples into frames, so that a file for torch and one for onnxruntime are measured
-alike; nothing here needs torch.
+A model is any function from samples to frames, so that torch and onnxruntime are evaluated alike; no torch here.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from centaurus.decode import Vocabulary, normalise, transcript
 from centaurus.decode.keywords import BACKGROUND
 from centaurus.evaluation.connected import connected
 from centaurus.evaluation.model import Evaluation, Model, Samples
+from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER
 
 SNRS = (-5, 0, 5, 10, 15)  # of mixtures, in turn
 MIXED_LEVEL = -25.0
@@ -30,44 +30,48 @@ MIXED_LEVEL = -25.0
 def evaluate(
     model: Model, folder: Path, split: str | None = None, limit: int = 0, noise: Path | None = None
 ) -> Evaluation:
-    """Measure on the clips of a folder that suit the task; ``limit`` takes so many, spread over all of them.
+    """Evaluate a model on the clips of a folder that suit its task, or on ``limit`` of them, evenly spaced.
 
-    A recogniser is measured on speech with transcripts, or on phrases made of the words of a folder of those.
+    A recognizer is evaluated on speech with transcripts, or on phrases made from a folder of single words.
     """
-    if model.task == "classifier":
-        return keywords(model, clips(folder, ("word",), model.rate, split), limit)
-    if model.task == "recognizer":
-        words = find_clips(folder, ("word",), model.rate, split)
-        if words is not None:
-            return _phrases(model, words, folder, split, limit, noise)
-        found = clips(folder, ("speech",), model.rate, split)
-        return speech(model, found.of(clip for clip in found if clip.labels.get("transcript")), limit)
+    if model.task not in EVALUATIONS:
+        raise ValueError(f"a model of the task {model.task} cannot be evaluated; these can: {', '.join(EVALUATIONS)}")
+    return EVALUATIONS[model.task](model, folder, split, limit, noise)
+
+
+def _keywords(model: Model, folder: Path, split: str | None, limit: int, noise: Path | None) -> Evaluation:
+    return keywords(model, clips(folder, ("word",), model.rate, split), limit)
+
+
+def _recognition(model: Model, folder: Path, split: str | None, limit: int, noise: Path | None) -> Evaluation:
+    """Evaluate on speech with transcripts, or on phrases of words, with noise from a folder or coloured noise."""
+    words = find_clips(folder, ("word",), model.rate, split)
+    if words is not None:
+        find = find_clips if noise is None else clips
+        return connected(model, words, find(noise or folder, ("noise",), model.rate, split), limit)
+    found = clips(folder, ("speech",), model.rate, split)
+    return speech(model, found.of(clip for clip in found if clip.labels.get("transcript")), limit)
+
+
+def _denoising(model: Model, folder: Path, split: str | None, limit: int, noise: Path | None) -> Evaluation:
     return denoising(model, _noisy(folder, model.rate, split, limit, noise))
 
 
-def _phrases(
-    model: Model, words: Corpus, folder: Path, split: str | None, limit: int, noise: Path | None
-) -> Evaluation:
-    """Phrases of words, with the noise of a folder, or coloured noise where there is none."""
-    find = find_clips if noise is None else clips
-    return connected(model, words, find(noise or folder, ("noise",), model.rate, split), limit)
-
-
 def clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus:
-    """Return what ``find_clips`` does; none is an error."""
+    """Return the clips of ``find_clips``; raise ValueError if there are none."""
     found = find_clips(folder, kinds, rate, split)
     if found is None:
-        raise ValueError(f"{folder} has no clips of {' or '.join(kinds)} to measure on")
+        raise ValueError(f"{folder} has no {' or '.join(kinds)} clips to evaluate on")
     return found
 
 
 def find_clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus | None:
     """Return a folder's clips of some kinds, or None if it has none.
 
-    They are those of the split asked for, else of ``test``, else of ``val``, else all where there are no splits.
+    They are those of ``split`` if given, else of ``test``, else of ``val``, else all clips of a folder without splits.
     """
-    for wanted in (split,) if split else ("test", "val"):
-        found = open_corpus(folder, (wanted,), kinds, rate)
+    for name in (split,) if split else ("test", "val"):
+        found = open_corpus(folder, (name,), kinds, rate)
         if any("split" in clip.labels for clip in found):
             return found
     found = open_corpus(folder, None, kinds, rate)
@@ -90,12 +94,12 @@ def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Evaluation) -> Ite
 
 
 def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
-    """Accuracy and each class's recall and precision; words that are no class count as background if there is one."""
+    """Accuracy, and recall and precision of each class; other words count as background if that is a class."""
     report, names = Evaluation(model.task), list(model.classes)
     other = BACKGROUND if BACKGROUND in names else None
     known = [clip for clip in corpus if clip.labels["word"] in names or other]
     if not known:
-        raise ValueError(f"no word of the folder is a class of the model: {', '.join(names)}")
+        raise ValueError(f"no clip of the folder has a class of the model as its word: {', '.join(names)}")
     for clip, x in _readable(corpus, (known[k] for k in evenly_spaced(len(known), limit)), report):
         predicted, probability = _predict(model, x)
         word = clip.labels["word"]
@@ -140,7 +144,7 @@ def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
 
 @dataclass(frozen=True)
 class Noisy:
-    """A noisy signal; the clean one and the SNR where they are known."""
+    """A noisy signal, with the clean one and the SNR if they are known."""
 
     id: str
     noisy: Samples
@@ -149,7 +153,7 @@ class Noisy:
 
 
 def _noisy(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
-    """Pairs if the folder has any; else its speech mixed with noise, its own or another folder's."""
+    """The pairs of a folder if it has any; else its speech mixed with its own noise or that of another folder."""
     found = find_clips(folder, ("noisy", "clean"), rate, split)
     return _mixtures(folder, rate, split, limit, noise) if found is None else _recorded(found, limit)
 
@@ -170,13 +174,13 @@ def _recorded(corpus: Corpus, limit: int) -> Iterable[Noisy]:
 
 
 def _mixtures(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
-    """Every clip of speech with noise from a random place, the SNRs in turn; the same whenever it is asked."""
+    """Every clip of speech with noise from a random place, the SNRs in turn; deterministic."""
     speech = find_clips(folder, ("speech",), rate, split)
     sounds = clips(noise, ("noise",), rate, split) if noise else find_clips(folder, ("noise",), rate, split)
     if speech is None or sounds is None:
         raise ValueError(
-            f"{folder} has no clips of noisy or clean to measure on; nor speech and noise to mix (--noise FOLDER gives "
-            f"noise)"
+            f"{folder} has neither noisy and clean clips to evaluate on nor speech and noise to mix "
+            f"(--noise FOLDER adds noise)"
         )
     for place, k in enumerate(evenly_spaced(len(speech), limit)):
         rng = np.random.default_rng([0, k])
@@ -188,7 +192,7 @@ def _mixtures(folder: Path, rate: int, split: str | None, limit: int, noise: Pat
 
 
 def denoising(model: Model, signals: Iterable[Noisy]) -> Evaluation:
-    """SI-SDR, PESQ, STOI and DNSMOS before and after, and by SNR. A measure that is not installed is left out."""
+    """SI-SDR, PESQ, STOI and DNSMOS before and after, and by SNR. Metrics that are not installed are left out."""
     report = Evaluation(model.task)
     for signal in signals:
         estimate = np.asarray(model.run(signal.noisy), np.float32).reshape(-1)
@@ -202,7 +206,7 @@ def denoising(model: Model, signals: Iterable[Noisy]) -> Evaluation:
                     row[f"{name}{suffix}"] = value
         report.rows.append(row)
     if not report.rows:
-        raise ValueError("there are no noisy clips to measure on")
+        raise ValueError("there are no noisy clips to evaluate on")
     report.figures |= _means(report.rows)
     bands = sorted({_band(row) for row in report.rows if "snr" in row})
     for band in bands:
@@ -233,12 +237,20 @@ MEASURES: dict[str, Measure] = {
 
 
 def _means(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The mean of every measure over the rows that have it."""
+    """Return the mean of every metric over the rows that have it."""
     names = [f"{name}{suffix}" for name in MEASURES for suffix in ("", "_before")]
     found = {name: [row[name] for row in rows if name in row] for name in names}
     return {name: float(np.mean(values)) for name, values in found.items() if values}
 
 
 def _band(row: dict[str, Any]) -> int:
-    """Its SNR to the nearest 5 dB."""
+    """Return the SNR of a row to the nearest 5 dB."""
     return 5 * round(row["snr"] / 5)
+
+
+EVALUATIONS: dict[str, Callable[[Model, Path, str | None, int, Path | None], Evaluation]] = {
+    CLASSIFIER.name: _keywords,
+    RECOGNIZER.name: _recognition,
+    DENOISER.name: _denoising,
+}
+"""The evaluation of each task: model, folder, split, limit and a folder of noise."""

@@ -1,4 +1,4 @@
-"""What is measured, and what comes of it."""
+"""The model under evaluation, and the metrics collected for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Model:
-    """A model to measure: its task, what its outputs mean, and ``run``: samples (t,) to (features, frames).
+    """A model under evaluation: its task, the meaning of its outputs, and ``run``, samples (t,) to (features, frames).
 
-    ``listen`` starts a new stream, whose pieces of samples become pieces of frames.
+    ``listen`` starts a stream and returns a function from its next samples to its next frames.
     """
 
     task: str
@@ -31,7 +31,7 @@ class Model:
 
 @dataclass
 class Evaluation:
-    """Figures over all clips, rows for each clip, groups (classes, SNRs), and what could not be measured."""
+    """Metrics over all clips, a row for each clip, groups (classes, SNRs), and metrics that are missing, with why."""
 
     task: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Evaluation:
     missing: dict[str, str] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """As plain data; every row is in the CSV file instead."""
+        """Return the metrics and groups as plain data; rows go to a CSV file."""
         return {
             "task": self.task,
             "clips": len(self.rows),

@@ -1,4 +1,4 @@
-"""An evaluation as files: a table for each clip and each group, the figures as JSON, and pictures."""
+"""Write an evaluation as files: metrics as JSON, a CSV table of clips and of groups, and a plot."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 from centaurus.evaluation.live import Point
 from centaurus.evaluation.model import Evaluation
 from centaurus.system import write_file
-from centaurus.tasks import TASKS
+from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS
 
 
 def write(report: Evaluation, folder: Path) -> list[Path]:
-    """All files of a report; the pictures only where matplotlib is installed."""
+    """Write all files of a report and return their paths; the plot only if matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "figures.json", json.dumps(report.json(), indent=2) + "\n")
     written = [folder / "figures.json"]
@@ -31,7 +31,7 @@ def write(report: Evaluation, folder: Path) -> list[Path]:
 
 
 def save_curve(points: Sequence[Point], folder: Path, chosen: Point | None = None) -> list[Path]:
-    """Misses against false alarms an hour as ``curve.json`` and, where matplotlib is installed, ``curve.png``."""
+    """Write misses against false alarms an hour as ``curve.json`` and, if matplotlib is installed, ``curve.png``."""
     rows = [point._asdict() for point in points]
     write_file(folder / "curve.json", json.dumps(rows, indent=1) + "\n")
     try:
@@ -57,7 +57,7 @@ def save_curve(points: Sequence[Point], folder: Path, chosen: Point | None = Non
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV, with every name that occurs as a column."""
+    """Return rows as CSV, with a column for every key that occurs."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -67,16 +67,18 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def pictures(report: Evaluation, folder: Path) -> list[Path]:
-    """Confusions of classes; before and after denoising by SNR; error rates over utterances."""
+    """Plot class confusions, SI-SDR by SNR, or the distribution of error rates; return the paths."""
+    draw = {CLASSIFIER.name: _confusions, DENOISER.name: _by_snr, RECOGNIZER.name: _errors}.get(report.task)
     try:
         import matplotlib
     except ModuleNotFoundError:
+        return []
+    if draw is None:
         return []
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
-    draw = {"classifier": _confusions, "denoiser": _by_snr, "recognizer": _errors}[report.task]
     draw(report, figure.subplots())
     path = folder / "plot.png"
     figure.savefig(path, dpi=110)

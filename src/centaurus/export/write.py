@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -20,6 +19,7 @@ from centaurus.layer import Layer
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import KEY, Settings, StateShape
 from centaurus.runtime.session import Session
+from centaurus.system import replacing
 from centaurus.tasks import LAYERS, TASKS
 
 TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it
@@ -73,10 +73,7 @@ def export_and_compare(
     if samples < 1 or samples % model.hop:
         raise ValueError(f"chunk should be a multiple of the hop {model.hop}, got {samples}")
     net = copy.deepcopy(model).cpu().double().eval()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".onnx")
-    os.close(handle)
-    made = Path(temporary)
-    try:
+    with replacing(path) as made:
         made.write_bytes(build(net, samples, name or path.stem, card, about))
         worst = difference(net, made)
         if not worst <= TOLERANCE:
@@ -84,10 +81,6 @@ def export_and_compare(
                 f"{path} was not written: it differs from the network by {worst:.1e} of the largest value, "
                 f"where {TOLERANCE:.0e} is allowed"
             )
-        os.chmod(made, 0o644)
-        os.replace(made, path)
-    finally:
-        made.unlink(missing_ok=True)
     return Exported(path, worst)
 
 

@@ -1,4 +1,4 @@
-"""Run a plan on tensors: what does not depend on the signal by autograd, the signal's way as one chain."""
+"""Run a plan on tensors: steps without the signal by plain autograd, those of the signal as one chain."""
 
 from __future__ import annotations
 
@@ -43,29 +43,35 @@ class Program:
         self.size = dict(plan.sizes)
         self.samples = self.size[self.expression.time]
         self.others = [step for step in plan.steps if not step.output.signal]
-        made = [self._link(step) for step in plan.steps if step.output.signal]
-        self.links: tuple[Link, ...] = tuple(link for link, _, _ in made)
+        path = [step for step in plan.steps if step.output.signal]
+        made = [self._link(step) for step in path]
         self.makers: list[Maker] = [maker for _, _, maker in made]
-        counts = tuple(count for _, count, _ in made)
-        ways = [step for step in plan.steps if step.output.signal]
-        held, left = self._entry(ways[0]), ways[-1].output.indices
-        self.entering = "".join(i for i in self.expression.operands[self.expression.signal] if i in held)
+        self.chain = self._chain(path, tuple(link for link, _, _ in made), tuple(count for _, count, _ in made))
+        self.padding = self._padding(path)
+
+    def _chain(self, path: list[Step], links: tuple[Link, ...], counts: tuple[int, ...]) -> Chain:
+        """The links of the signal's steps as one node of autograd, with the order of indices at its ends."""
+        e = self.expression
+        held = next(value.indices for value in path[0].inputs if value.signal)
+        left = path[-1].output.indices
+        entering = "".join(i for i in e.operands[e.signal] if i in held)
         batch = next((i for i in held if i in left and self._only_signal(i)), "")
-        tile, keep = self._tile(ways, batch)
-        # To whole chunks once, at the start, instead of at every link; nothing is heard of what comes after the end.
-        chunks = [step.chunk for step in ways if step.kind == "chunked"]
-        plain = self.entering.endswith(self.expression.time) and all(
-            v.domain == "time" for s in ways for v in s.inputs[:1]
-        )
-        self.rest = -self.samples % chunks[0] if len(chunks) == 1 and plain else 0
-        self.chain = Chain(self.links, counts, self.entering, held, self.expression.output, left, batch, tile, keep)
+        tile, keep = self._tile(path, batch)
+        return Chain(links, counts, entering, held, e.output, left, batch, tile, keep)
+
+    def _padding(self, path: list[Step]) -> int:
+        """Zeros that bring the signal to whole chunks once, before the first link instead of at every one.
+
+        The zeros come after the end, so that the convolution, which is causal, does not change because of them.
+        """
+        chunks = [step.chunk for step in path if step.kind == "chunked"]
+        in_time = all(value.domain == "time" for step in path for value in step.inputs[:1])
+        time_last = self.chain.signal.endswith(self.expression.time)
+        return -self.samples % chunks[0] if len(chunks) == 1 and in_time and time_last else 0
 
     def _only_signal(self, index: str) -> bool:
         e = self.expression
         return index != e.time and not any(index in op for p, op in enumerate(e.operands) if p != e.signal)
-
-    def _entry(self, step: Step) -> str:
-        return next(value.indices for value in step.inputs if value.signal)
 
     def _numbers(self, value: Value, batch: str) -> int:
         """Real numbers in a row of a value."""
@@ -75,15 +81,15 @@ class Program:
                 count *= self.size[index]
         return count
 
-    def _tile(self, ways: list[Step], batch: str) -> tuple[int, bool]:
+    def _tile(self, path: list[Step], batch: str) -> tuple[int, bool]:
         """Rows of the batch in a tile, evened out over the tiles, and whether intermediates are kept for backward.
 
         Spectra are quick to compute again; what comes of projections and chunks is kept while it is small.
         """
         if not batch:
             return 1, True
-        largest = max(self._numbers(v, batch) for step in ways for v in (*step.inputs[:1], step.output))
-        for step in ways:
+        largest = max(self._numbers(v, batch) for step in path for v in (*step.inputs[:1], step.output))
+        for step in path:
             if step.kind == "chunked":
                 states = "".join(i for i in self.plan.modes + step.inputs[0].indices if i != batch)
                 chunks = -(-self.samples // step.chunk)
@@ -96,7 +102,7 @@ class Program:
         if total * largest > self.plan.tile_bytes // 16:  # a large batch goes in four tiles or more
             rows = min(rows, max(32, -(-total // 4)))
         tiles = -(-total // rows)
-        small = 4 * total * largest * len(ways) <= KEPT_BYTES and all(s.output.domain == "time" for s in ways)
+        small = 4 * total * largest * len(path) <= KEPT_BYTES and all(s.output.domain == "time" for s in path)
         return -(-total // tiles), tiles == 1 or small
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:
@@ -153,7 +159,7 @@ class Program:
         return link, 4, tables
 
     def _values(self, operands: Sequence[Operand]) -> tuple[Values, Tensor | None]:
-        """Operands as the steps name their indices, lone ones summed away."""
+        """Operands with their indices in the order of the steps; an index that no step has is summed here."""
         values: Values = {}
         log_a = None
         for value in {v.number: v for step in self.plan.steps for v in step.inputs}.values():
@@ -166,9 +172,9 @@ class Program:
                 indices, wanted = indices.replace(self.expression.time, "") + "η", value.indices + "η"
                 values[value.number] = align(operand.weight, indices, wanted)
                 continue
-            if value.number == self.expression.kernel:  # lags beyond the signal are never heard
+            if value.number == self.expression.kernel:  # lags beyond the signal have no effect
                 operand = operand.narrow(indices.index(self.expression.time), 0, self.plan.kernel_length)
-            wanted = self.entering if value.signal else value.indices
+            wanted = self.chain.signal if value.signal else value.indices
             lone = [axis for axis, i in enumerate(indices) if i not in wanted]
             operand = operand.sum(lone) if lone else operand
             values[value.number] = align(operand, "".join(i for i in indices if i in wanted), wanted)
@@ -202,9 +208,9 @@ class Program:
             values[step.output.number] = self._other(step, values, log_a)
         tensors = [tensor for maker in self.makers for tensor in maker(values, log_a)]
         signal = values[self.expression.signal]
-        if not self.rest:
+        if not self.padding:
             return self.chain(signal, tensors)
-        whole: Tensor = self.chain(torch.nn.functional.pad(signal, (0, self.rest)), tensors)
+        whole: Tensor = self.chain(torch.nn.functional.pad(signal, (0, self.padding)), tensors)
         return whole.narrow(self.expression.output.index(self.expression.time), 0, self.samples)
 
 

@@ -65,15 +65,15 @@ from centaurus.ssm.layer import Discretization, TopologyName
 T = TypeVar("T")
 
 FEW_FEATURES = 4  # channels are dropped only where there are more
-# Inside, the norms bring every signal to about one, however quiet the speech. Starting the way up at a tenth lets the
-# skips speak first: the untrained network is close to the identity instead of 17 dB of its own making above it.
+# Norms bring every inner signal to about one, however quiet the speech. Initialising the upsampling at a tenth lets the
+# skips dominate: the untrained network is close to the identity instead of 17 dB above it.
 QUIET = 0.1
 UNTRAINED_MASK = 1e-3  # standard deviation of the weights that give a mask, which starts close to one
 MODULES: dict[str, Callable[[int], Layer] | None] = {"none": None, "ffn": feed_forward, "conv": conv_module}
 
 
 def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
-    """The row's state-space layer. S6 gates channels by channels: where there is one, it is ``separable`` instead.
+    """Return the row's state-space layer. S6 gates channels by channels: with one channel it is ``separable`` instead.
 
     A Mamba block keeps its channels; where a row changes them a projection follows it.
     """
@@ -91,7 +91,7 @@ def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
 
 
 def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:
-    """The DC blocker or mel bands, if that is the first row, and the rows of blocks."""
+    """Return the DC blocker or mel bands of the first row, if it is one, and the rows of blocks."""
     first: list[Layer] = []
     if rows and rows[0].kind == DC_BLOCK:
         first = [DCBlock()]
@@ -106,22 +106,22 @@ def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:
 def mel_bands(
     row: Row, power: float = 0.0, release: float = 0.0, low: float = 60.0, high: float = 7800.0, rate: int = 16_000
 ) -> Serial:
-    """The mel bands of a ``mel`` row, frame by frame."""
+    """Return the layers of a ``mel`` row: short-time spectra and mel bands."""
     analysis = Analysis(row.window, row.resample)
     bands = Mel(analysis.bins, row.channels, rate, low, high, power, release)
     return Serial({"analysis": analysis, "mel": bands})
 
 
 def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0) -> tuple[Serial, int]:
-    """Pre-norm blocks at one rate and width, and that width: a state-space layer, then an FFN, each around a skip.
+    """Return pre-norm residual blocks of one rate and width, and that width: a state-space layer, then an FFN.
 
-    The FFN's last weights start at zero, so that each block starts as its state-space layer alone.
+    The last weights of the FFN are initialised to zero, so that each block starts as its state-space layer alone.
     """
     blocks: list[Layer] = []
     width = rows[0].channels if rows else 0
     for row in [same for given in rows for same in [given] * given.times]:
         if row.resample != 1 or row.channels != width:
-            raise ValueError(f"residual blocks keep the rate and their {width} channels: {row}")
+            raise ValueError(f"residual blocks should have resample=1 and {width} channels, got {row}")
         inside = {"norm": LayerNorm(width), "ssm": state_space(row, width, width), "silu": SiLU()}
         block = {"mixer": Residual(Serial(inside | ({"dropout": Dropout1d(dropout)} if dropout else {})))}
         if expansion:
@@ -134,12 +134,12 @@ def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0)
 
 
 def with_states(rows: tuple[Row, ...], states: int | None) -> tuple[Row, ...]:
-    """The rows with this many states each; ``None`` leaves them as they are."""
+    """Return the rows with this many states each; ``None`` leaves them unchanged."""
     return rows if states is None else tuple(replace(row, states=states) for row in rows)
 
 
 def lookup(tables: Mapping[str, T], name: str, task: str) -> T:
-    """A table by its name, with or without the task before it."""
+    """Return a table by its name, with or without the task before it."""
     short = name.removeprefix(f"{task}/")
     if short not in tables:
         raise ValueError(f"there is no {task} named {name!r}; there are {', '.join(tables)}")
@@ -190,7 +190,7 @@ class Classifier(Network):
 
 
 def pooled(table: ClassifierTable) -> Serial:
-    """The paper's keyword spotter: blocks with pooling, a mean over time and two dense layers."""
+    """Return the paper's keyword spotter: blocks with pooling, a mean over time and two dense layers."""
     first, rows = front(table.blocks)
     start = table.blocks[0].channels if table.blocks[0].kind == MEL else 1
     blocks, channels = pooled_blocks(rows, table.dropout, start)
@@ -199,7 +199,7 @@ def pooled(table: ClassifierTable) -> Serial:
 
 
 def on_mel_frames(table: SpotterTable, rate: int) -> Serial:
-    """Residual blocks on stacked mel frames, and logits of every frame.
+    """Return residual blocks on stacked mel frames, with logits for every frame.
 
     Parameters: ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
     ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and ``out``.
@@ -227,7 +227,7 @@ def _mean(channels: int, window: int | None) -> Layer:
 
 
 def pooled_blocks(rows: Sequence[Row], dropout: float, channels: int = 1) -> tuple[list[Layer], int]:
-    """Blocks and the channels they end with. All but a first one of one channel have a projection for a skip."""
+    """Return the blocks and their output channels. All but a first one of one channel have a projection as skip."""
     blocks: list[Layer] = []
     for row in [same for given in rows for same in [given] * given.times]:
         body = state_space(row, channels, row.channels)
@@ -245,9 +245,10 @@ def classifier(
     window: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Classifier:
-    """A classifier by name (``kws-hybrid-8``) or from a table of your own; ``classes`` may be their names.
+    """Return an untrained classifier, by name (``kws-hybrid-8``) or from a table of your own.
 
-    ``states`` replaces the states of every row, ``window`` the mean over all frames by one over the last few.
+    ``classes`` is their number or their names, ``states`` replaces the states of every row, ``window`` averages over
+    the last ``window`` frames instead of all, ``settings`` are saved with the network (``sample_rate`` …).
     """
     found = lookup(CLASSIFIERS, table, "classifier") if isinstance(table, str) else table
     chosen = dict(settings or {})
@@ -282,7 +283,7 @@ class Denoiser(Network):
 
 
 def on_waveform(table: DenoiserTable) -> Serial:
-    """The paper's hourglass, at a level of its own where the table asks for it."""
+    """Return the paper's hourglass, with its level normalised where the table has one."""
     first, encoder = front(table.encoder)
     _check_mirror(encoder, table.decoder)
     deepest = encoder[-1].channels
@@ -292,14 +293,14 @@ def on_waveform(table: DenoiserTable) -> Serial:
     last = [_block(row, 1, table.conv, silent=k == len(output) - 1) for k, row in enumerate(output)]
     inside: dict[str, Layer] = {"hourglass": glass, "output": Serial(last)}
     if table.kept and not table.level:
-        raise ValueError(f"a share of the input ({table.kept}) is kept only where there is a level")
+        raise ValueError(f"kept={table.kept} needs a level: set level as well")
     if table.level:
         inside = {"level": Leveled(Serial(inside), table.level, table.kept)}
     return Serial({"first": Serial(first), **inside})
 
 
 def on_spectra(table: SpectralTable) -> Serial:
-    """Analysis, a mask made by residual blocks on compressed spectra, synthesis. Untrained it is close to the identity.
+    """Return analysis, a mask from residual blocks on compressed spectra, synthesis; untrained close to the identity.
 
     Parameters: under ``mask.body`` there are ``into`` (3 · bins to channels), ``norm``,
     ``blocks.K.mixer.body.{norm,ssm}``, ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and
@@ -324,16 +325,16 @@ def on_spectra(table: SpectralTable) -> Serial:
 
 
 def _block(row: Row, channels: int, conv: int, silent: bool = False) -> Block:
-    """[conv →] SSM → norm → SiLU around an identity skip; a silent one has no activation."""
+    """Return [conv →] SSM → norm → SiLU with an identity skip; without the activation if ``silent``."""
     if row.channels != channels and row.resample == 1:
-        raise ValueError(f"a row that does not resample keeps its {channels} channels: {row}")
+        raise ValueError(f"a row that does not resample should have {channels} channels, got {row}")
     ssm = state_space(row, channels, channels)
     body = with_conv(ssm, channels, conv) if conv else ssm
     return Block(body, channels, Serial(), activation=Activation.NONE if silent else Activation.BEFORE_SKIP)
 
 
 def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, conv: int) -> Layer:
-    """From the inside out: each pair of an encoder row and a decoder row wraps what is already there."""
+    """Return the nested hourglasses, built from the inside out: one for each encoder row and its decoder row."""
     inside, channels = middle, [1, *(row.channels for row in encoder)]
     for k, (down, up) in enumerate(zip(reversed(encoder), decoder, strict=True)):
         high, low = channels[-2 - k], channels[-1 - k]
@@ -343,7 +344,7 @@ def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, co
 
 
 def _check_mirror(encoder: Sequence[Row], decoder: Sequence[Row]) -> None:
-    """The decoder must come back through the encoder's rates and channels, deepest first."""
+    """Raise ValueError unless the decoder mirrors the rates and channels of the encoder, deepest first."""
     channels = [1, *(row.channels for row in encoder)]
     wanted = [(row.resample, high) for row, high in zip(encoder, channels, strict=False)][::-1]
     given = [(row.resample, row.channels) for row in decoder]
@@ -358,7 +359,10 @@ def denoiser(
     states: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Denoiser:
-    """A denoiser by name (``hybrid``) or from a table of your own; ``states`` replaces the states of every row."""
+    """Return an untrained denoiser, by name (``hybrid``, ``spectral``) or from a table of your own.
+
+    ``states`` replaces the states of every row; ``settings`` are saved with the network (``sample_rate`` …).
+    """
     found = lookup(DENOISERS, table, "denoiser") if isinstance(table, str) else table
     if isinstance(found, SpectralTable):
         return Denoiser(replace(found, blocks=with_states(found.blocks, states)), settings)
@@ -409,7 +413,7 @@ class Recognizer(Network):
         return [backbone, head, vocabulary._replace(counted=False), characters]
 
     def heads(self, u: Tensor) -> Heads:
-        """Both heads of a whole signal, padded and cut as ``forward`` does."""
+        """Return the logits of both heads for a whole signal, padded and cut as in ``forward``."""
         samples = u.shape[-1]
         backbone, head, vocabulary = self.body.layers()
         features, _ = backbone.run(pad(u, (0, -samples % self.hop)), None, False)
@@ -418,7 +422,7 @@ class Recognizer(Network):
 
 
 def _unstack(rows: Sequence[Row]) -> list[Row]:
-    """Every block a row of its own: only the first of a stack resamples."""
+    """Return one row for each block: of repeated rows only the first resamples."""
     found = []
     for row in rows:
         found += [replace(row, times=1), *[replace(row, times=1, resample=1)] * (row.times - 1)]
@@ -426,7 +430,7 @@ def _unstack(rows: Sequence[Row]) -> list[Row]:
 
 
 def _blocks(rows: Sequence[Row], channels: int, module: Callable[[int], Layer] | None) -> tuple[list[Layer], int]:
-    """Blocks with their modules, and the channels they end with."""
+    """Return the blocks with their modules, and their output channels."""
     blocks: list[Layer] = []
     for row in rows:
         body = state_space(row, channels, channels)
@@ -443,9 +447,9 @@ def _shrink(channels: int, row: Row) -> Serial:
 
 
 def _gated(row: Row, channels: int) -> Gated:
-    """The macro-block at twice the channels, around the row's state-space layer."""
+    """Return the Mamba macro-block at twice the channels, around the row's state-space layer."""
     if row.resample != 1 or row.channels != channels:
-        raise ValueError(f"a gated block keeps rate and channels ({channels}): {row}")
+        raise ValueError(f"a gated block should have resample=1 and {channels} channels, got {row}")
     return Gated(channels, 2 * channels, state_space(row, 2 * channels, 2 * channels))
 
 
@@ -456,7 +460,11 @@ def recognizer(
     states: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Recognizer:
-    """A recogniser by name (``base``) or from a table of your own; ``states`` replaces the states of every row."""
+    """Return an untrained recognizer, by name (``base``) or from a table of your own.
+
+    ``vocabulary`` and ``characters`` are the sizes of the two heads, ``states`` replaces the states of every row,
+    ``settings`` are saved with the network (``sample_rate``, ``tokens`` …).
+    """
     found = lookup(RECOGNIZERS, table, "recognizer") if isinstance(table, str) else table
     found = replace(
         found,

@@ -1,4 +1,4 @@
-"""What a network costs: parameters, FLOPs a second, state, hop and latency, layer by layer and in total."""
+"""``count``: parameters, FLOPs a second, state, hop and latency of a network, by layer and in total."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Cost(Protocol):
 
 @runtime_checkable
 class Countable(Protocol):
-    """A layer that says what it costs."""
+    """A layer that reports its cost."""
 
     def counts(self, convention: str = "table") -> Cost: ...
 
 
 @dataclass(frozen=True)
 class CountRow:
-    """One layer: where it is, what it is, how often it runs, and its share of the cost."""
+    """One layer: its path, kind, input rate and cost."""
 
     name: str
     kind: str
@@ -51,8 +51,7 @@ class CountRow:
 class Report:
     """The cost of a network. ``parameters`` follows the convention, ``tensors`` is every number in its file.
 
-    ``latency`` is ``hop + delay``: a sample waits for its hop to fill, and the output that belongs to it comes
-    ``delay`` samples after its place.
+    ``latency`` is ``hop + delay``: a sample waits until its hop is full, and its output is ``delay`` samples later.
     """
 
     rate: int
@@ -90,7 +89,12 @@ def _line(row: CountRow) -> str:
 
 
 def count(net: Layer, rate: int = 16_000, convention: str = "table") -> Report:
-    """Count a network at this sample rate, by the paper's formula table or as its tables of results do."""
+    """Count parameters and FLOPs of a network or layer at a sample rate.
+
+    ``convention`` is "table" for the paper's table of formulas, "results" for the counts in its tables of results.
+    ``print`` the report for a table; ``.parameters``, ``.tensors``, ``.flops_per_second``, ``.state_floats``,
+    ``.hop``, ``.delay`` and ``.latency`` (in samples) are its totals.
+    """
     if convention not in ("table", "results"):
         raise ValueError(f"the convention is 'table' or 'results', got {convention!r}")
     rows = tuple(_rows("", net, Fraction(rate), True, convention))
@@ -110,7 +114,7 @@ def count(net: Layer, rate: int = 16_000, convention: str = "table") -> Report:
 
 
 def _rows(name: str, layer: Layer, hertz: Fraction, counted: bool, convention: str) -> Iterator[CountRow]:
-    """The leaves below a layer, each with the rate at which its input arrives."""
+    """Yield the leaves below a layer, each with the rate of its input."""
     if isinstance(layer, Composite):
         if layer.cost != Counts():
             yield _row(name, "", layer.cost, hertz, counted)
@@ -120,7 +124,7 @@ def _rows(name: str, layer: Layer, hertz: Fraction, counted: bool, convention: s
             yield from _rows(path, part.layer, below, counted and part.counted, convention)
         return
     if not isinstance(layer, Countable):
-        raise TypeError(f"{type(layer).__name__} at {name!r} cannot be counted: give it counts(convention)")
+        raise TypeError(f"{type(layer).__name__} at {name!r} cannot be counted: it should implement counts(convention)")
     kind = layer.topology_name if isinstance(layer, SSM) else type(layer).__name__.lower()
     tensors = sum(x.numel() for x in layer.state_dict().values())
     state = sum(x.numel() for x in state_tensors(layer.init_state(1)))

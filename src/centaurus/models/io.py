@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ from centaurus.nn import (
 )
 from centaurus.nn.stream import pack, unpack
 from centaurus.ssm import S6, SSM
-from centaurus.system import write_file
+from centaurus.system import find_model, shipped_models, write_file
 
 KIND, TABLE_FORMAT, TREE_FORMAT = "centaurus-model", 1, 2
 SUFFIX = ".safetensors"
@@ -81,15 +80,22 @@ LIFTED: dict[type[nn.Module], tuple[str, ...]] = {  # torch modules that a file 
 
 
 class ModelError(ValueError):
-    """A model's file that cannot be used: damaged, or not written by centaurus. The message names it."""
+    """A model's file that cannot be used: damaged, or not written by centaurus. ``reason`` says why, ``path`` which."""
+
+    def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
+        super().__init__(f"{os.fspath(path)} {reason}")
+        self.reason, self.path = reason, Path(path)
 
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
     """There is no such file, and no shipped model of that name."""
 
+    def __str__(self) -> str:
+        return self.reason
+
 
 def save(net: Layer, path: str | os.PathLike[str]) -> None:
-    """Write a network, or any tree of the library's layers, to one file: whole or not at all."""
+    """Write a network, or any tree of the library's layers, to a safetensors file, atomically."""
     if not isinstance(net, Layer):
         raise TypeError(f"save takes a centaurus layer or network, got {type(net).__name__}")
     if isinstance(net, Network):
@@ -105,18 +111,23 @@ def save(net: Layer, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Layer:
-    """A network or tree of layers from a file that ``save`` wrote, or a shipped one by its name; for evaluation."""
-    found = _find(path)
+    """Return the network or tree of layers of a file that ``save`` wrote, or a shipped model by name, in eval mode."""
+    try:
+        found = find_model(path, SUFFIX)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(str(error), path) from error
     try:
         return _load(found)
     except OSError as error:
-        raise ModelError(f"{found} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelError(str(error)) from error
+        raise ModelError(f"cannot be read: {error.strerror}", found) from error
 
 
 def _load(found: Path) -> Layer:
-    tensors, words = unpack(found.read_bytes(), str(found))
+    data = found.read_bytes()
+    try:
+        tensors, words = unpack(data)
+    except ValueError as error:
+        raise ModelError(str(error), found) from error
     version = _check_words(words, found)
     try:
         with torch.device("meta"):
@@ -125,7 +136,7 @@ def _load(found: Path) -> Layer:
             else:
                 net = build_tree(_data(words, "tree"))
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{found} describes a network that cannot be built: {error}") from error
+        raise ModelError(f"describes a network that cannot be built: {error}", found) from error
     _check_tensors(net.state_dict(), tensors, found)
     kinds = {x.dtype for x in tensors.values()}
     if len(kinds) == 1:
@@ -136,41 +147,30 @@ def _load(found: Path) -> Layer:
 
 
 def load_network(path: str | os.PathLike[str]) -> Network:
-    """``load`` for those who need a network with a task: a classifier, denoiser or recognizer."""
+    """``load`` a network with a task: a classifier, denoiser or recognizer."""
     net = load(path)
     if not isinstance(net, Network):
-        raise ModelError(f"{os.fspath(path)} holds layers without a task, where a network is needed")
+        raise ModelError("holds layers without a task, where a network is needed", path)
     return net
 
 
 def shipped() -> list[str]:
-    """The names of the models that come with the package."""
-    folder = files("centaurus") / "pretrained"
-    found = [x.name for x in folder.iterdir()] if folder.is_dir() else []
-    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
-
-
-def _find(path: str | os.PathLike[str]) -> Path:
-    if Path(path).is_file():
-        return Path(path)
-    if str(path) in shipped():
-        return Path(str(files("centaurus") / "pretrained" / f"{path}{SUFFIX}"))
-    known = ", ".join(shipped()) or "none"
-    raise ModelNotFoundError(f"there is no model file {os.fspath(path)!r}, and no shipped model of that name ({known})")
+    """Return the names of the models that come with the package."""
+    return shipped_models(SUFFIX)
 
 
 def _check_words(words: dict[str, str], path: Path) -> int:
-    """The format of a file, which has everything that format needs."""
+    """Return the format version of a file, whose metadata are complete."""
     if words.get("kind") != KIND:
-        raise ValueError(f"{path} is a safetensors file but not a centaurus model: its metadata say {sorted(words)}")
+        raise ModelError(f"is a safetensors file but not a centaurus model: its metadata have {sorted(words)}", path)
     version = words.get("version", "")
     needed = {str(TABLE_FORMAT): ("task", "table", "settings"), str(TREE_FORMAT): ("tree",)}
     if version not in needed:
         known = " and ".join(needed)
-        raise ValueError(f"{path} has format {version!r:.60}, this centaurus reads formats {known}: use a newer one")
+        raise ModelError(f"has format {version!r:.60}, this centaurus reads formats {known}: use a newer one", path)
     missing = [name for name in needed[version] if name not in words]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)} in its metadata")
+        raise ModelError(f"lacks {', '.join(missing)} in its metadata", path)
     return int(version)
 
 
@@ -187,12 +187,13 @@ def _data(words: dict[str, str], name: str) -> Any:
 def _check_tensors(wanted: dict[str, Tensor], given: dict[str, Tensor], path: Path) -> None:
     missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if missing or extra:
-        raise ValueError(f"{path} does not fit its own table: missing {missing[:3]}, not known {extra[:3]}")
+        raise ModelError(f"does not fit its own table: missing {missing[:3]}, not known {extra[:3]}", path)
     for name, x in wanted.items():
         if x.shape != given[name].shape:
-            raise ValueError(
-                f"{path} does not fit its own table: {name} has shape {tuple(given[name].shape)}, "
-                f"the table needs {tuple(x.shape)}"
+            raise ModelError(
+                f"does not fit its own table: {name} has shape {tuple(given[name].shape)}, "
+                f"the table needs {tuple(x.shape)}",
+                path,
             )
 
 
@@ -200,7 +201,7 @@ def _check_tensors(wanted: dict[str, Tensor], given: dict[str, Tensor], path: Pa
 
 
 def describe(layer: Layer, where: str = "the network") -> dict[str, Any]:
-    """A layer as plain data: its class, and the arguments that build it again with the layers inside."""
+    """Return a layer as plain data: its class and constructor arguments, with the layers inside."""
     kind = type(layer).__name__
     if LAYERS.get(kind) is not type(layer):
         raise TypeError(f"{where} is a {kind}, which is not one of the library's layers and cannot be saved")
@@ -230,12 +231,12 @@ def _describe_module(module: nn.Module, where: str) -> dict[str, Any]:
 
 
 def build_tree(data: Any) -> Layer:
-    """The layer that ``describe`` gave this data of; anything unknown, missing or out of range is an error."""
+    """Return the layer that ``describe`` described; anything unknown, missing or out of range is an error."""
     return _Builder().layer(data, "the network", 0)
 
 
 class _Builder:
-    """Builds layers from data, and counts them."""
+    """Build layers from data, and limit their number and depth."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -272,7 +273,7 @@ class _Builder:
         return kind(**read)
 
     def named(self, given: Mapping[str, Any], where: str, depth: int) -> dict[str, Layer]:
-        """The layers of a Serial by name."""
+        """Return the layers of a Serial by name."""
         layers = given.get("layers")
         if set(given) != {"layers"} or not isinstance(layers, Mapping):
             raise ValueError(f"{where} is a Serial, which has layers by name and nothing else, got {_short(given)}")
@@ -280,7 +281,7 @@ class _Builder:
 
 
 def _module(data: Any, where: str) -> nn.Module:
-    """A torch module that may be lifted, from its name and arguments."""
+    """Return a torch module that ``Lift`` may hold, from its name and arguments."""
     if not isinstance(data, Mapping) or not isinstance(data.get("layer"), str):
         raise ValueError(f"{where} should lift a module with its name, got {_short(data)}")
     known = {kind.__name__: kind for kind in LIFTED}
@@ -302,7 +303,7 @@ def _module(data: Any, where: str) -> nn.Module:
 
 
 def rebuild(task: str, data: Mapping[str, Any], settings: Mapping[str, Any]) -> Network:
-    """A new network for this task from the data of its table."""
+    """Return a new network of a task from the data of its table."""
     if task not in NETWORKS:
         raise ValueError(f"the task should be one of {', '.join(NETWORKS)}, got {_short(task)}")
     kinds = NETWORKS[task].tables

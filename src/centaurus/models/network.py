@@ -20,7 +20,7 @@ SAMPLE_RATE = 16_000
 class Network(Composite):
     """A layer with a task. The table rebuilds it; ``body`` is what streams: all but heads for training only.
 
-    ``settings`` is plain data for whoever uses it: the sample rate, and class names, tokenizer or characters.
+    ``settings`` is plain data saved with it: the sample rate, and class names, tokens or characters.
     """
 
     task: ClassVar[str]

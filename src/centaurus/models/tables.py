@@ -1,7 +1,7 @@
 """The paper's tables of networks (appendix E), row by row, as data.
 
 A row is a block: what kind of state-space layer, how its output is resampled, its channels and its states. Read this
-beside the appendix; ``classifier.py``, ``denoiser.py`` and ``recognizer.py`` turn a table into a network.
+beside the appendix; ``build.py`` turns a table into a network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The blocks networks are made of: the Centaurus block, and the modules that may follow or replace it."""
+"""The blocks of the networks: the Centaurus block, and the modules that may follow or replace it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from centaurus.nn.layers import CausalConv, Dropout1d, LayerNorm, Pointwise, SiL
 
 
 class Activation(Enum):
-    """Where a block's SiLU stands: after the skip is added, before it is, or nowhere."""
+    """The place of a block's SiLU: after the skip is added, before it, or none."""
 
     AFTER_SKIP = "after skip"
     BEFORE_SKIP = "before skip"
@@ -46,7 +46,9 @@ class Block(Composite):
         self.resample = Serial() if resample is None else resample
         inside = body if skip is None else Residual(body, skip)
         if inside.hop != 1 or inside.ratio != 1:
-            raise ValueError(f"inside a block the rate stays: hop {inside.hop} and ratio {inside.ratio} should be 1")
+            raise ValueError(
+                f"body and skip of a block should have hop 1 and ratio 1, got hop {inside.hop}, ratio {inside.ratio}"
+            )
         self.hop, self.ratio = self.resample.hop, self.resample.ratio
         self.delay = inside.delay + self.resample.delay
 
@@ -81,19 +83,19 @@ class Block(Composite):
 
 
 def with_conv(ssm: Layer, channels: int, kernel: int = 4) -> Serial:
-    """A causal depthwise convolution before a state-space layer."""
+    """Return a causal depthwise convolution followed by a state-space layer."""
     return Serial({"conv": CausalConv(channels, kernel), "ssm": ssm})
 
 
 def feed_forward(channels: int) -> Residual:
-    """The FFN module: two 1×1 layers and a SiLU between them, without expansion, around a skip."""
+    """Return the residual FFN module: two 1×1 layers and a SiLU between them, without expansion."""
     return Residual(
         Serial({"first": Pointwise(channels, channels), "silu": SiLU(), "second": Pointwise(channels, channels)})
     )
 
 
 def conv_module(channels: int, kernel: int = 4, expansion: int = 2) -> Residual:
-    """The Conformer-like module: 1×1 up, norm, causal depthwise convolution, 1×1 down, around a skip."""
+    """Return the residual Conformer-like module: 1×1 up, norm, causal depthwise convolution, 1×1 down."""
     wide = channels * expansion
     return Residual(
         Serial(
@@ -111,16 +113,16 @@ def conv_module(channels: int, kernel: int = 4, expansion: int = 2) -> Residual:
 class Gated(Composite):
     """The Mamba macro-block around any state-space layer of ``width`` channels.
 
-    Two projections of the normalised input: one goes through a causal convolution, SiLU and the layer, which also
-    lets ``D`` of it pass; the other gates it. The result is projected back and added to the input.
+    Two projections of the normalised input: one goes through a causal convolution, SiLU and the layer, with ``D`` as
+    its feedthrough; the other is the gate. The result is projected back and added to the input.
     """
 
     def __init__(self, channels: int, width: int, ssm: Layer, kernel: int = 4) -> None:
         super().__init__()
         if ssm.hop != 1 or ssm.ratio != 1 or ssm.delay:
             raise ValueError(
-                f"a gated block keeps the rate and does not wait: "
-                f"hop {ssm.hop} and ratio {ssm.ratio} should both be 1, delay {ssm.delay} should be 0"
+                f"the layer of a gated block should have hop 1, ratio 1 and delay 0, "
+                f"got hop {ssm.hop}, ratio {ssm.ratio} and delay {ssm.delay}"
             )
         self.width, self.kernel = width, kernel
         self.norm = LayerNorm(channels)

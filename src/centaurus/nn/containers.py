@@ -1,6 +1,6 @@
-"""Layers made of layers: one after another, side by side, and folded into an hourglass.
+"""Layers made of layers: in series, residual, hourglass, and normalised to the level of the signal.
 
-Each works out its own hop and ratio, so that skips line up by construction and any composition streams.
+Each derives its own hop, ratio and delay, so that skips are aligned by construction and any composition streams.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from centaurus.layer import Layer, State
 
-FLOOR = 1e-5  # -100 dBFS: what is quieter is not brought up any further
-FEW_HOPS = 16  # up to here the follower is a chain of maxima, beyond it one cumulative maximum
+FLOOR = 1e-5  # -100 dBFS: the lowest level; quieter signals are not amplified further
+FEW_HOPS = 16  # up to here the level is a chain of maxima, beyond it one cumulative maximum
 
 
 class Counts(NamedTuple):
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One layer inside another, and how often it runs: ``ratio`` frames per input frame, or ``hertz`` if fixed."""
+    """A layer inside another, and its rate: ``ratio`` frames per input frame, or ``hertz`` if that is fixed."""
 
     name: str
     layer: Layer
@@ -38,17 +38,17 @@ class Part(NamedTuple):
 
 
 class Composite(Layer):
-    """A layer made of layers, which it can list with the rates they run at; ``cost`` is what it does besides."""
+    """A layer made of layers, which ``parts`` lists with their rates; ``cost`` is that of its own operations."""
 
     cost: Counts = Counts()
 
     @abstractmethod
     def parts(self) -> list[Part]:
-        """The layers inside, in the order they run."""
+        """Return the layers inside, in the order they run."""
 
 
 def chain(layers: Iterable[Layer]) -> tuple[int, Fraction]:
-    """Hop and ratio of layers one after another: the least input that is whole hops for every one of them."""
+    """Return hop and ratio of layers in series; the hop is the shortest input that is whole hops for each of them."""
     ratio, hop = Fraction(1), 1
     for layer in layers:
         hop = lcm(hop, (ratio / layer.hop).denominator)
@@ -57,7 +57,7 @@ def chain(layers: Iterable[Layer]) -> tuple[int, Fraction]:
 
 
 def total_delay(layers: Iterable[Layer]) -> Fraction:
-    """Delay of layers one after another, in input samples of the first: each waits at its own rate."""
+    """Return the delay of layers in series, in input samples of the first."""
     delay, ratio = Fraction(0), Fraction(1)
     for layer in layers:
         delay += layer.delay / ratio
@@ -66,7 +66,7 @@ def total_delay(layers: Iterable[Layer]) -> Fraction:
 
 
 def named(layers: tuple[Layer | Mapping[str, Layer] | Iterable[Layer], ...]) -> dict[str, Layer]:
-    """Layers by name, from one mapping, one list or layers one by one; without names they are numbered."""
+    """Return layers by name, from one mapping, one list or single layers; without names they are numbered."""
     given: Mapping[str, Layer] | Iterable[Any] = layers
     if len(layers) == 1 and isinstance(layers[0], Mapping | Iterable) and not isinstance(layers[0], nn.Module):
         given = layers[0]
@@ -75,24 +75,24 @@ def named(layers: tuple[Layer | Mapping[str, Layer] | Iterable[Layer], ...]) -> 
         if not isinstance(layer, Layer):
             raise TypeError(f"layer {name!r} should be a centaurus layer, got {type(layer).__name__}{_advice(layer)}")
         if not isinstance(name, str) or (not name.isidentifier() and not name.isdecimal()) or hasattr(Layer, name):
-            raise ValueError(f"{name!r} cannot be the name of a layer: take letters, digits and underscores")
+            raise ValueError(f"{name!r} cannot be the name of a layer: use letters, digits and underscores")
     return found
 
 
 def _advice(layer: object) -> str:
-    """What to write instead of a torch module."""
+    """Return what to use instead of a torch module."""
     if isinstance(layer, nn.Sequential | nn.ModuleList):
-        return ": write its layers into Serial"
+        return ": pass its layers to Serial"
     return ": a torch module without memory goes into Lift(module)" if isinstance(layer, nn.Module) else ""
 
 
 def inner(state: State | None, count: int) -> tuple[State | None, ...]:
-    """The states of the layers inside; no state at all is no state for each."""
+    """Return the states of the layers inside; None for each if there is no state."""
     return (None,) * count if state is None else tuple(state)
 
 
 class Serial(Composite):
-    """Layers one after another; with no layer it is the identity.
+    """Layers in series; without any it is the identity.
 
     ``Serial(a, b)``, ``Serial([a, b])``, or with names ``Serial({"first": a, "last": b})``.
     """
@@ -110,7 +110,7 @@ class Serial(Composite):
         return {"layers": dict(zip(self._names, self.layers(), strict=True))}
 
     def layers(self) -> list[Layer]:
-        """The layers in order."""
+        """Return the layers in order."""
         return cast(list[Layer], list(self._modules.values()))
 
     def parts(self) -> list[Part]:
@@ -132,18 +132,18 @@ class Serial(Composite):
 
 
 class Residual(Composite):
-    """A body and a skip side by side, added; the skip is the identity unless given."""
+    """The sum of a body and a skip on the same input; by default the skip is the identity."""
 
     def __init__(self, body: Layer, skip: Layer | None = None) -> None:
         super().__init__()
         self.body = body
         self.skip = Serial() if skip is None else skip
         if self.body.ratio != self.skip.ratio:
-            raise ValueError(f"body and skip must keep one rate: ratios are {self.body.ratio} and {self.skip.ratio}")
+            raise ValueError(f"body and skip should have the same ratio, got {self.body.ratio} and {self.skip.ratio}")
         if self.body.delay != self.skip.delay:
             raise ValueError(
-                f"body and skip should be equally late: delays are {self.body.delay} and {self.skip.delay} samples; "
-                f"put a Delay of the difference into the earlier one"
+                f"body and skip should have the same delay, got {self.body.delay} and {self.skip.delay} samples: "
+                f"add a Delay of the difference to the shorter one"
             )
         self.hop, self.ratio = lcm(self.body.hop, self.skip.hop), self.body.ratio
         self.delay = self.body.delay
@@ -165,9 +165,9 @@ class Residual(Composite):
 
 
 class Hourglass(Composite):
-    """Encode, shrink, do the inner work, grow back, add what was encoded, decode.
+    """Encode, downsample, ``inside``, upsample, add the encoded signal, decode: one level of a U-Net.
 
-    An hourglass inside an hourglass is the whole network; each skip joins two signals of one rate.
+    Nested hourglasses make the whole network; each skip joins two signals of one rate.
     """
 
     def __init__(self, encode: Layer, down: Layer, inside: Layer, up: Layer, decode: Layer) -> None:
@@ -176,12 +176,12 @@ class Hourglass(Composite):
         _, loop = chain((down, inside, up))
         if loop != 1 or encode.ratio != 1:
             raise ValueError(
-                f"an hourglass must come back to its own rate: encode has ratio {encode.ratio} (should be 1), "
+                f"an hourglass should keep its rate: encode has ratio {encode.ratio} (should be 1), "
                 f"down · inside · up = {down.ratio} · {inside.ratio} · {up.ratio} = {loop} (should be 1)"
             )
         if total_delay((down, inside, up)):
             raise ValueError(
-                f"between down and up an hourglass should have no delay, since what was encoded does not wait: "
+                f"down, inside and up should have no delay, since the skip has none: "
                 f"got {total_delay((down, inside, up))} samples"
             )
         self.delay = total_delay((encode, decode))
@@ -218,11 +218,11 @@ class Hourglass(Composite):
 
 
 class Leveled(Composite):
-    """Divides by the level of the signal, runs ``body``, and multiplies by that level again.
+    """Divide by the level of the signal, run ``body``, and multiply by that level again.
 
-    Norms inside a network forget how loud its input is; this makes the whole exactly as loud as what comes in, and
-    silence silent. The level is the RMS of a hop; it rises at once and falls to 1/e in ``release`` hops. Of the input
-    the share ``kept`` remains in the output.
+    Norms inside a network discard the level of its input; with this the output scales exactly with the input, and
+    silence stays silent. The level is the RMS of a hop; it rises at once and falls to 1/e in ``release`` hops. The
+    share ``kept`` of the input is mixed into the output.
     """
 
     like: Tensor
@@ -230,14 +230,14 @@ class Leveled(Composite):
     def __init__(self, body: Layer, release: float, kept: float = 0.0) -> None:
         super().__init__()
         if not release > 0:
-            raise ValueError(f"the release of a level should be above 0 hops, got {release}")
+            raise ValueError(f"release should be above 0 hops, got {release}")
         if body.ratio != 1:
-            raise ValueError(f"a body that keeps its level should keep its rate, got ratio {body.ratio}")
+            raise ValueError(f"the body of Leveled should have ratio 1, got {body.ratio}")
         if not 0 <= kept < 1:
-            raise ValueError(f"the share of the input that is kept should be from 0 to below 1, got {kept}")
+            raise ValueError(f"kept should be a share of the input from 0 to below 1, got {kept}")
         self.body, self.kept = body, kept
         if body.delay:
-            raise ValueError(f"a body that keeps its level should have no delay, got {body.delay} samples")
+            raise ValueError(f"the body of Leveled should have no delay, got {body.delay} samples")
         self.hop = body.hop
         self.release, self.decay = release, exp(-1 / release)
         self.register_buffer("like", torch.empty(0), persistent=False)

@@ -1,7 +1,7 @@
-"""Fused operations with backwards of their own: the end of a block in one pass over memory, and short convolutions.
+"""Fused operations with hand-written backwards: the end of a block, and short depthwise convolutions.
 
-The end of a block is ``y = silu(scale · norm(u) + before) + after``. Done op by op it would read and write the signal a
-dozen times; here it is worked off in pieces that stay in cache, and backward recomputes instead of remembering.
+The end of a block is ``y = silu(scale · norm(u) + before) + after``. Op by op it would read and write the signal a
+dozen times; here it runs in pieces that stay in cache, and backward recomputes instead of storing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 EPS = 1e-5
-PIECE = 1 << 19
+PIECE = 1 << 19  # numbers of a piece: 2 MB in single precision, within a core's cache
 
 
 def finish(
@@ -26,7 +26,7 @@ def finish(
     after: Tensor | None = None,
     activate: bool = True,
 ) -> Tensor:
-    """LayerNorm of (b, c, t) over c, times ``scale`` (b, c, 1), plus ``before``, through SiLU, plus ``after``."""
+    """Return LayerNorm over c of (b, c, t), times ``scale`` (b, c, 1), plus ``before``, SiLU, plus ``after``."""
     if u.dtype in (torch.bfloat16, torch.float16):
         u = u.float()
     learning = torch.is_grad_enabled() and (u.requires_grad or weight.requires_grad)
@@ -45,7 +45,7 @@ def _plain(
     after: Tensor | None,
     activate: bool,
 ) -> Tensor:
-    """The same, op by op: what the fast form is compared with, and what is exported."""
+    """The same, op by op: the reference of the fused form, and the form that is exported."""
     y = torch.nn.functional.layer_norm(u.transpose(1, 2), weight.shape, weight, bias, EPS).transpose(1, 2)
     y = y if scale is None else y * scale
     y = y if before is None else y + before
@@ -54,12 +54,12 @@ def _plain(
 
 
 def _rows(u: Tensor | None) -> Tensor | None:
-    """Channel-major memory, (c, b, t): a view where the signal already lies so."""
+    """Return (c, b, t), contiguous: a view where the signal is channel-major already."""
     return None if u is None else u.transpose(0, 1).contiguous()
 
 
 def _pieces(u: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of (b, t) that keep about ``PIECE`` numbers of (c, b, t): some whole rows, or a part of one row."""
+    """Yield slices of (b, t) with about ``PIECE`` numbers of (c, b, t): several rows, or a part of one row."""
     c, b, t = u.shape
     rows, span = max(1, PIECE // max(1, c * t)), max(1, PIECE // c)
     if c * t <= PIECE:
@@ -130,7 +130,7 @@ class _Finish(torch.autograd.Function):
 
 
 def _gain_and_shift(weight: Tensor, bias: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What the normalised signal is multiplied with and what is added: (c, b, 1), or (c, 1, 1) without a scale."""
+    """Return the factor and the offset of the normalised signal: (c, b, 1), or (c, 1, 1) without a scale."""
     gain, shift = weight[:, None, None], bias[:, None, None]
     return (gain, shift) if scale is None else (gain * scale, shift * scale)
 
@@ -138,7 +138,7 @@ def _gain_and_shift(weight: Tensor, bias: Tensor, scale: Tensor | None) -> tuple
 def _affine(
     x: Tensor, gain: Tensor, shift: Tensor, before: Tensor | None, at: tuple[slice, slice], out: Tensor
 ) -> Tensor:
-    """The signal just before the activation, from the normalised one."""
+    """Return the input of the activation, from the normalised signal."""
     if gain.shape[1] > 1:
         gain, shift = gain[:, at[0]], shift[:, at[0]]
     if before is None:
@@ -147,7 +147,7 @@ def _affine(
 
 
 def taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The convolution of (c, b, t + k - 1) with taps (c, k), as sums of shifted copies."""
+    """Return the convolution of (c, b, t + k - 1) with taps (c, k), as sums of shifted copies."""
     learning = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     if torch.compiler.is_compiling() or not learning:
         x = torch.nn.functional.conv1d(x.transpose(0, 1), weight[:, None], bias, groups=weight.shape[0])
@@ -157,7 +157,7 @@ def taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Taps(torch.autograd.Function):
-    """Few taps need no transform: a handful of multiply-adds over the signal, both ways."""
+    """Multiply-adds over shifted copies, in both directions: for a few taps faster than an FFT or a GEMM."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The small layers between the state-space blocks: projections, resampling, norms, means, short convolutions.
 
 A signal is (batch, channels, time) and may lie channel first in memory: then a 1×1 or a resampling convolution is one
-matrix product for the whole batch and nothing is transposed. All of them hand on that layout.
+matrix product for the whole batch and nothing is transposed. All of them keep that layout.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from centaurus.ssm.kernel import kaiming_uniform
 
 
 class Counted(Layer):
-    """A layer that knows its cost from the day it is built."""
+    """A layer whose cost is known when it is constructed."""
 
     cost: Counts = Counts()
 
     @final
     def counts(self, convention: str = "table") -> Counts:
-        """What the paper counts of this layer; both conventions agree on it."""
+        """Return parameters and FLOPs as the paper counts them; both conventions agree."""
         return self.cost
 
 
 class Stateless(Counted):
-    """A layer without memory."""
+    """A layer without state."""
 
     @final
     def init_state(self, batch: int) -> State:
@@ -38,29 +38,29 @@ class Stateless(Counted):
 
 
 def flat(u: Tensor) -> Tensor:
-    """(b, c, t) as a matrix (c, b·t): a view where the signal lies channel first."""
+    """Return (b, c, t) as a matrix (c, b·t): a view where the signal is channel-major in memory."""
     return u.transpose(0, 1).reshape(u.shape[1], -1)
 
 
 def unflat(x: Tensor, batch: int) -> Tensor:
-    """The signal (b, c, t) of a matrix (c, b·t)."""
+    """Return the signal (b, c, t) of a matrix (c, b·t)."""
     return x.view(x.shape[0], batch, -1).transpose(0, 1)
 
 
 def uniform(*shape: int, fan_in: int) -> nn.Parameter:
-    """A weight from the usual Kaiming uniform distribution (a = √5)."""
+    """Return a weight drawn from ±1/√fan_in, as ``nn.Linear`` initialises its own."""
     return nn.Parameter(kaiming_uniform(*shape, fan_in=fan_in))
 
 
 def at_least_one(**sizes: int) -> None:
-    """Sizes count something: one or more."""
+    """Raise ValueError for a size below one."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} should be at least 1, got {size}")
 
 
 class Pointwise(Stateless):
-    """A 1×1 convolution: every frame through one matrix."""
+    """A 1×1 convolution: one matrix applied to every frame."""
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Down(Stateless):
 class Up(Stateless):
     """A transposed convolution whose kernel is its stride: every frame becomes ``factor``.
 
-    ``gain`` scales the initial weights: below one, what comes up starts quieter than a skip it is added to.
+    ``gain`` scales the initial weights: below one, the output starts quieter than a skip it is added to.
     """
 
     def __init__(self, in_channels: int, out_channels: int, factor: int, gain: float = 1.0) -> None:
@@ -156,7 +156,7 @@ class AvgPool(Stateless):
 
 
 class SiLU(Stateless):
-    """x · sigmoid(x), frame by frame."""
+    """SiLU, x · sigmoid(x)."""
 
     def arguments(self) -> dict[str, Any]:
         return {}
@@ -178,7 +178,7 @@ class Dropout1d(Stateless):
         return {"probability": self.probability}
 
     def mask(self, u: Tensor) -> Tensor | None:
-        """The factor (b, c, 1) of each channel, or none when nothing is dropped."""
+        """Return the factor (b, c, 1) of each channel, or None when nothing is dropped."""
         if not self.training or self.probability == 0:
             return None
         kept = 1 - self.probability
@@ -190,7 +190,7 @@ class Dropout1d(Stateless):
 
 
 class LayerNorm(Stateless):
-    """Normalises each frame over its channels, then SiLU if asked; with one channel it leaves the signal alone."""
+    """Normalise each frame over its channels, then apply SiLU if ``activate``; with one channel there is no norm."""
 
     def __init__(self, channels: int, activate: bool = False) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class LayerNorm(Stateless):
     def join(
         self, u: Tensor, scale: Tensor | None, before: Tensor | None, after: Tensor | None, activate: bool
     ) -> Tensor:
-        """``silu(scale · norm(u) + before) + after``, each of the three where it is given."""
+        """Return ``silu(scale · norm(u) + before) + after``; each of the three may be None."""
         check_channels("LayerNorm", u, self.channels)
         if self.weight is not None and self.bias is not None:
             return finish(u, self.weight, self.bias, scale, before, after, activate)
@@ -219,11 +219,11 @@ class LayerNorm(Stateless):
 
 
 class Lift(Stateless):
-    """A torch module without memory as a layer: an activation, or a ``Conv1d`` of size 1.
+    """A stateless torch module as a layer: an activation, or a ``Conv1d`` of size 1.
 
-    ``Serial(Lift(nn.Conv1d(1, 16, 1)), Lift(nn.GELU()), SSM(...))``. A module of your own may be lifted too, if every
-    output frame depends on the input frame at its place alone; ``verify`` checks that. Saved and exported are those
-    that the library knows.
+    ``Serial(Lift(nn.Conv1d(1, 16, 1)), Lift(nn.GELU()), SSM(...))``. Modules of your own are allowed too if
+    every output frame depends only on the input frame at its place, which ``verify`` checks. Saving and exporting
+    work for the modules that ``docs/networks.md`` lists.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -236,8 +236,8 @@ class Lift(Stateless):
             if _has_memory(inside):
                 where = f"{name}, a " if name else ""
                 raise ValueError(
-                    f"{where}{type(inside).__name__}, does not map every frame by itself and cannot be lifted: "
-                    f"use SSM, CausalConv or LayerNorm, which stream"
+                    f"{where}{type(inside).__name__}, mixes frames and cannot be lifted: "
+                    f"use SSM, CausalConv or LayerNorm, which keep their state in a stream"
                 )
         self.module = module
         if isinstance(module, nn.Conv1d):
@@ -250,12 +250,14 @@ class Lift(Stateless):
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         y = self.module(u)
         if y.shape[0] != u.shape[0] or y.shape[2:] != u.shape[2:]:
-            raise ValueError(f"a lifted module should keep batch and time of {tuple(u.shape)}, got {tuple(y.shape)}")
+            raise ValueError(
+                f"a lifted module should keep the batch and time axes of {tuple(u.shape)}, got {tuple(y.shape)}"
+            )
         return y, ()
 
 
 def _has_memory(module: nn.Module) -> bool:
-    """Whether a torch module certainly looks at other frames or rows than the one it maps."""
+    """Return whether a torch module is known to mix frames or rows."""
     if isinstance(module, nn.Conv1d):
         return module.kernel_size != (1,) or module.stride != (1,) or module.padding not in ((0,), "valid", "same")
     others = nn.RNNBase, nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.ConvTranspose1d, nn.MultiheadAttention
@@ -263,12 +265,12 @@ def _has_memory(module: nn.Module) -> bool:
 
 
 def history(layer: Layer, state: State | None, batch: int) -> list[Tensor]:
-    """The tensors of a state, or of zero history where there is none."""
+    """Return the tensors of a state, or of the initial state if there is none."""
     return state_tensors(layer.init_state(batch) if state is None else state)
 
 
 class CausalConv(Counted):
-    """A depthwise convolution over this frame and the ``kernel - 1`` before it."""
+    """A causal depthwise convolution over this frame and the ``kernel - 1`` before it."""
 
     def __init__(self, channels: int, kernel: int = 4, bias: bool = True) -> None:
         super().__init__()
@@ -293,7 +295,7 @@ class CausalConv(Counted):
 
 
 class Remembering(Counted):
-    """A layer without weights but with memory: it keeps an empty buffer to know dtype and device."""
+    """A layer with state but without weights: an empty buffer holds its dtype and device."""
 
     like: Tensor
 
@@ -305,7 +307,7 @@ class Remembering(Counted):
 
 
 class Delay(Remembering):
-    """The signal of ``channels`` channels, ``frames`` frames later; silence at the start."""
+    """Delay the signal by ``frames`` frames; zeros come first."""
 
     def __init__(self, channels: int, frames: int) -> None:
         super().__init__(channels)
@@ -326,7 +328,7 @@ class Delay(Remembering):
 
 
 class RunningMean(Remembering):
-    """At every frame the mean of all frames so far; the memory is that mean and how many frames it is of."""
+    """The mean of all frames so far, at every frame; the state is that mean and the number of frames."""
 
     def arguments(self) -> dict[str, Any]:
         return {"channels": self.channels}
@@ -344,7 +346,7 @@ class RunningMean(Remembering):
 
 
 class WindowedMean(Remembering):
-    """At every frame the mean of the last ``window`` frames, or of all of them while there are fewer."""
+    """The mean of the last ``window`` frames, at every frame, or of all frames while there are fewer."""
 
     def __init__(self, channels: int, window: int) -> None:
         super().__init__(channels)
@@ -368,7 +370,7 @@ class WindowedMean(Remembering):
 
 
 class DCBlock(Remembering):
-    """Takes away a constant offset: y[t] = u[t] - u[t-1] + pole · y[t-1], with a fixed pole (13 Hz at 16 kHz)."""
+    """Remove a constant offset: y[t] = u[t] - u[t-1] + pole · y[t-1], with a fixed pole (13 Hz at 16 kHz)."""
 
     def __init__(self, channels: int = 1, pole: float = 0.995) -> None:
         super().__init__(channels)
@@ -391,7 +393,7 @@ class DCBlock(Remembering):
 
 
 def leaky_sum(u: Tensor, decay: float, start: Tensor, block: int = 64) -> Tensor:
-    """s[t] = decay · s[t-1] + u[t] along the last axis: a matrix inside a block, the same sum over the blocks' ends."""
+    """Return s[t] = decay · s[t-1] + u[t] along the last axis: a matrix inside a block, a scan over the blocks."""
     span = min(block, u.shape[-1])
     age = torch.arange(span, device=u.device, dtype=torch.float64)
     within = (decay ** (age - age[:, None]).clamp_min(0)).triu().to(u.dtype)

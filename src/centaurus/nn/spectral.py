@@ -2,8 +2,8 @@
 
 A spectrum of ``window`` samples is a frame of ``2 · bins`` channels, ``bins = window // 2 + 1``: the real parts of all
 bins, then their imaginary parts. Frame k covers the ``window`` samples that end with the last sample of hop k, so no
-frame looks ahead. A long analysis window may stand before a short synthesis window: the network sees the frequency
-resolution of the one and answers with the delay of the other.
+frame looks ahead. A long analysis window may be used with a short synthesis window: the frequency
+resolution is that of the one, the delay that of the other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _windows(window: int, hop: int, synthesis: int, dtype: torch.dtype, device: 
 
 
 def analysis_window(window: int, hop: int) -> Tensor:
-    """A sine that rises over all but the last hop and falls over that: (window,), of energy one, in float64."""
+    """Return a sine window that falls over the last hop and rises over the rest: (window,), energy one, float64."""
     past = window - hop
     rise = torch.sin(pi * (torch.arange(past, dtype=torch.float64, device="cpu") + 0.5) / (2 * past))
     fall = torch.cos(pi * (torch.arange(hop, dtype=torch.float64, device="cpu") + 0.5) / (2 * hop))
@@ -44,14 +44,14 @@ def analysis_window(window: int, hop: int) -> Tensor:
 
 
 def synthesis_window(window: int, hop: int, synthesis: int) -> Tensor:
-    """What brings the last ``synthesis`` samples of an analysed frame to a Hann window whose overlaps add to one."""
+    """Return what makes the last ``synthesis`` samples of a frame a Hann window whose overlaps sum to one."""
     n = torch.arange(synthesis, dtype=torch.float64, device="cpu")
     hann = torch.sin(pi * (n + 0.5) / synthesis) ** 2 * (2 * hop / synthesis)
     return hann / analysis_window(window, hop)[-synthesis:]
 
 
 def mel_filters(bins: int, bands: int, rate: float, low: float, high: float) -> Tensor:
-    """Triangles of height one, evenly spaced on the mel scale: (bands, bins) in float64."""
+    """Return triangles of height one, evenly spaced on the mel scale: (bands, bins), float64."""
     first, last = (2595 * log10(1 + hertz / 700) for hertz in (low, high))
     edges = 700 * (10 ** (torch.linspace(first, last, bands + 2, dtype=torch.float64, device="cpu") / 2595) - 1)
     at = torch.linspace(0, rate / 2, bins, dtype=torch.float64, device="cpu")
@@ -66,16 +66,17 @@ def _filters(shape: tuple[int, int], band: tuple[float, ...], dtype: torch.dtype
 
 
 def stages(window: int, rows: int) -> tuple[int, int]:
-    """How a transform of ``window`` samples is split into two: (columns, length), columns · length = window.
+    """Return how a transform of ``window`` samples is split into two stages: (columns, length), product ``window``.
 
-    The columns divide ``rows`` too, the samples that are wanted; ``length`` is even. This split has fewest products.
+    The columns also divide ``rows``, the number of samples needed, and ``length`` is even. Of these splits it is the
+    one with the fewest products.
     """
     possible = [a for a in range(1, window // 2 + 1) if window % (2 * a) == 0 and rows % a == 0]
     return min(((a, window // a) for a in possible), key=lambda split: transform_products(split[0], split[1], rows))
 
 
 def transform_products(columns: int, length: int, samples: int) -> int:
-    """Multiplications of a two-stage transform between a real frame, or its last ``samples``, and its spectrum."""
+    """Return the multiplications of a two-stage transform of a real frame, or of its last ``samples``."""
     groups = length // 2 + 1
     return 2 * groups * samples + groups * (2 * columns) ** 2
 
@@ -83,7 +84,7 @@ def transform_products(columns: int, length: int, samples: int) -> int:
 def _check_window(window: int, hop: int) -> None:
     at_least_one(window=window, hop=hop)
     if window > MOST_WINDOW:
-        raise ValueError(f"a window should be of at most {MOST_WINDOW} samples, got {window}")
+        raise ValueError(f"a window should have at most {MOST_WINDOW} samples, got {window}")
     if window % 2 or hop >= window:
         raise ValueError(f"a window should be even and longer than the hop, got window={window} and hop={hop}")
 
@@ -120,10 +121,10 @@ class Analysis(Remembering):
 
 
 class Synthesis(Remembering):
-    """Signals from spectra: (batch, 2 · bins, k) to (batch, 1, k · hop), the inverse of ``Analysis`` but late.
+    """Signals from spectra: (batch, 2 · bins, k) to (batch, 1, k · hop), the inverse of ``Analysis``, delayed.
 
     Of every frame the newest ``synthesis`` samples are windowed and added to those of the frames before; the oldest hop
-    of that sum is complete and goes out. So a sample comes ``synthesis - hop`` samples after its place.
+    of that sum is complete and goes out. The delay is ``synthesis - hop`` samples.
     """
 
     def __init__(self, window: int = 512, synthesis: int = 256, hop: int = 128) -> None:
@@ -196,7 +197,7 @@ class Leveling(Remembering):
 
 
 class Compress(Leveling):
-    """Compressed spectra, however loud the input is: (batch, 2 · bins, k) to (batch, 3 · bins, k).
+    """Compressed spectra, independent of the input level: (batch, 2 · bins, k) to (batch, 3 · bins, k).
 
     Magnitudes over the level to the power ``power``; then real and imaginary parts of that magnitude. ``release`` is
     in frames, ``lowest`` the first bin that counts for the level.
@@ -279,17 +280,17 @@ class Mel(Leveling):
 
 
 class Mask(Composite):
-    """Spectra times one plus what ``body`` makes of them: (batch, 2 · bins, k) to the same.
+    """Multiply spectra by a complex mask: (batch, 2 · bins, k) to the same shape.
 
     ``body`` takes the spectra and gives the real and imaginary parts (2 · bins channels) of a complex mask less one:
-    a body that gives zeros leaves the spectra as they are. Where the body answers late, the spectra wait for it.
+    a body that gives zeros leaves the spectra unchanged. The spectra are delayed by the delay of the body.
     """
 
     def __init__(self, body: Layer, bins: int = 257) -> None:
         super().__init__()
         if body.ratio != 1 or body.delay.denominator != 1:
             raise ValueError(
-                f"the body of a mask should keep the rate and be late by whole frames, "
+                f"the body of a mask should have ratio 1 and a delay of whole frames, "
                 f"got ratio {body.ratio} and delay {body.delay}"
             )
         self.body, self.bins = body, bins

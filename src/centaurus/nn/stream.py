@@ -1,4 +1,4 @@
-"""Everything about running piece by piece: the layer contract, the containers that keep it, and ``Stream``."""
+"""``Stream``: run a layer piece by piece, with its state kept, saved and restored."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ KIND, VERSION = "centaurus-stream", 1
 
 
 class Stream:
-    """A model that listens: pieces (batch, channels, time) of any length in, the frames that are ready out.
+    """Run a model on a stream: pieces (batch, channels, time) of any length in, the frames that are complete out.
 
-    It holds the state and the samples that do not yet make a hop. Rows advance together in time and can be reset one
-    by one. The model is put into evaluation mode; no gradients are kept. Tables are made once from the parameters as
-    they are at the first piece; ``reset()`` and ``flush()`` make the next piece look at them again.
+    It holds the state and the samples that do not fill a hop yet. Rows advance together in time and can be reset one
+    by one. The model is put into evaluation mode and runs without gradients. Tables are computed from the parameters
+    at the first piece; after ``reset()`` or ``flush()`` they are computed again.
+
+        stream = ct.Stream(net)
+        for piece in pieces:        # (1, 1, any length)
+            frames = stream(piece)
+        rest = stream.flush()
     """
 
     def __init__(self, model: Layer, batch: int = 1) -> None:
@@ -52,7 +57,7 @@ class Stream:
 
     @torch.inference_mode()
     def __call__(self, piece: Tensor) -> Tensor:
-        """The frames completed by this piece; what is left of it waits for the next."""
+        """Return the frames completed by this piece; samples beyond the last hop wait for the next."""
         self._check(piece)
         u = piece if self._rest is None else torch.cat([self._rest, piece], dim=-1)
         whole = u.shape[-1] // self.model.hop * self.model.hop
@@ -62,7 +67,7 @@ class Stream:
 
     @torch.inference_mode()
     def flush(self) -> Tensor:
-        """The frames of the samples still waiting, padded with zeros as ``forward`` does; then a fresh start."""
+        """Return the frames of the waiting samples, padded with zeros as in ``forward``, and reset the stream."""
         if self._rest is None:
             raise RuntimeError("nothing to flush: this stream has not been given any piece yet")
         waiting = self._rest.shape[-1]
@@ -72,7 +77,7 @@ class Stream:
         return tail
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Forget everything, or only these rows: they hear silence up to here, and their frames count from zero."""
+        """Clear the state of all rows, or of these: as if they had had silence so far; their frames count from zero."""
         if rows is None:
             self._clear()
             return
@@ -86,7 +91,7 @@ class Stream:
             self.samples[row] = self.frames[row] = 0
 
     def save(self) -> bytes:
-        """Where this stream stands, as bytes that another process with the same model can restore."""
+        """Return the state of the stream as bytes that another process with the same model can restore."""
         tensors = {"samples": torch.tensor(self.samples), "frames": torch.tensor(self.frames)}
         if self._rest is not None:
             tensors["rest"] = self._rest
@@ -95,8 +100,11 @@ class Stream:
         return pack(tensors, {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)})
 
     def restore(self, data: bytes) -> None:
-        """Continue where ``save`` left off."""
-        tensors, words = unpack(data, "the saved stream")
+        """Continue from the bytes of ``save``."""
+        try:
+            tensors, words = unpack(data)
+        except ValueError as error:
+            raise ValueError(f"the saved stream {error}") from error
         wanted = {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)}
         if words != wanted:
             raise ValueError(f"the saved stream says {words}, this stream needs {wanted}")
@@ -112,10 +120,10 @@ class Stream:
         if piece.dim() != 3 or piece.shape[0] != self.batch:
             raise ValueError(f"this stream takes ({self.batch}, channels, time) pieces, got shape {tuple(piece.shape)}")
         if self._rest is not None and piece.shape[1] != self._rest.shape[1]:
-            raise ValueError(f"this stream has heard {self._rest.shape[1]} channels so far, got {piece.shape[1]}")
+            raise ValueError(f"this stream has had {self._rest.shape[1]} channels so far, got {piece.shape[1]}")
 
     def _advance(self, u: Tensor) -> Tensor:
-        """Run whole hops; with none the output is empty, of as many channels as the model gives."""
+        """Return the frames of whole hops; without any they are empty, with the output channels of the model."""
         if u.shape[-1] == 0:
             return u.new_empty(self.batch, self._outputs(u), 0)
         with held(self._tables):
@@ -131,7 +139,7 @@ class Stream:
 
 
 def _fill(like: State, tensors: list[Tensor]) -> State:
-    """A state of this structure holding these tensors, checked."""
+    """Return a state of this structure with these tensors, checked."""
     wanted = len(state_tensors(like))
     if len(tensors) != wanted:
         raise ValueError(f"the saved stream has {len(tensors)} state tensors, this model has {wanted}")
@@ -148,11 +156,11 @@ def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
     return save_bytes(own, metadata=dict(words))
 
 
-def unpack(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and words of such bytes; errors call what was read ``name``."""
+def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and words of such bytes."""
     try:
         tensors = load(bytes(data))
     except SafetensorError as error:
-        raise ValueError(f"{name} is not a whole safetensors file ({len(data)} bytes): {error}") from error
+        raise ValueError(f"is not a complete safetensors file ({len(data)} bytes): {error}") from error
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return tensors, dict(header.get("__metadata__", {}))

@@ -8,10 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from centaurus import system
 from centaurus.tasks import LAYERS, TASKS
 
 KEY = "centaurus"
@@ -223,18 +223,12 @@ SUFFIX = ".onnx"
 
 def shipped_models() -> list[str]:
     """The names of the models that come with the package."""
-    folder = files("centaurus") / "pretrained"
-    found = [x.name for x in folder.iterdir()] if folder.is_dir() else []
-    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
+    return system.shipped_models(SUFFIX)
 
 
 def find_model(model: str | os.PathLike[str]) -> Path:
     """The path of a model given as a path or as a shipped name."""
-    path = Path(model)
-    if path.is_file():
-        return path
-    if str(model) in shipped_models():
-        return Path(str(files("centaurus") / "pretrained" / f"{model}{SUFFIX}"))
-    known = ", ".join(shipped_models()) or "none"
-    name = f"{os.fspath(model)!r:.200}"
-    raise SessionError(f"there is no model file {name}, and no shipped model of that name ({known})")
+    try:
+        return system.find_model(model, SUFFIX)
+    except FileNotFoundError as error:
+        raise SessionError(str(error)) from error

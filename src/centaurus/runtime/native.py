@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.runtime.modelfile import SessionError, Settings, find_model, read_settings
+from centaurus.system import cache_folder, write_file
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
 TUNED = "-march=native"  # left out where a compiler does not know it
 MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
+STEPS = "steps"  # the folder of the cache that has C files and libraries
 HEAD = 1 << 22  # characters in which a file says what it is
 
 WRAPPER = """\
@@ -92,9 +94,7 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
             first = (done.stderr.splitlines() or ["no message"])[0]
             raise SessionError(f"{' '.join(compiler)} cannot compile it: {first:.300}", source)
         target.parent.mkdir(parents=True, exist_ok=True)
-        staged = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.copy(made, staged)
-        os.replace(staged, target)
+        write_file(target, made.read_bytes())
 
 
 def open_native(model: str | os.PathLike[str]) -> tuple[Native, Settings] | None:
@@ -133,18 +133,12 @@ def _written(weights: Path, hops: int) -> Path:
     export = import_module("centaurus.export.c")  # needs torch, which the rest of the runtime does without
     writer = sorted(Path(export.__file__ or "").parent.glob("*.*"))
     key = hashlib.sha256(b"".join(path.read_bytes() for path in [weights, *writer])).hexdigest()[:32]
-    source = cache_folder() / f"{key}-{hops}" / f"{weights.stem}.c"
+    source = cache_folder(STEPS) / f"{key}-{hops}" / f"{weights.stem}.c"
     if not source.is_file():
         source.parent.mkdir(parents=True, exist_ok=True)
         net = import_module("centaurus.models").load(weights)
         export.export_c(net, source, hops * net.hop)
     return source
-
-
-def cache_folder() -> Path:
-    """Where C files and libraries are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "centaurus" / "steps"
 
 
 def cached_library(source: Path, compiler: list[str]) -> Path:
@@ -153,7 +147,7 @@ def cached_library(source: Path, compiler: list[str]) -> Path:
     header = source.with_suffix(".h")
     words = " ".join([*compiler, *FLAGS, version]) + WRAPPER
     key = hashlib.sha256(b"\0".join([source.read_bytes(), header.read_bytes(), words.encode()]))
-    target = cache_folder() / f"{key.hexdigest()[:32]}.so"
+    target = cache_folder(STEPS) / f"{key.hexdigest()[:32]}.so"
     if not target.exists():
         compile_step(source, target, compiler)
     return target

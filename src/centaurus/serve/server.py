@@ -26,8 +26,8 @@ from centaurus.serve.engine import Engine
 from centaurus.serve.metrics import Metrics
 from centaurus.serve.protocol import TOKEN, Request, read_request
 
-TASKS = {task.command: task.name for task in tasks.TASKS.values()}
-MODELS = {task.command: task.model for task in tasks.TASKS.values()}
+TASKS = {task.command: task.name for task in tasks.TASKS.values() if task.command}
+MODELS = {task.command: task.model for task in tasks.TASKS.values() if task.command}
 ROWS = 64  # rows of a session where nothing else is said: the bytes of their states, not a promise of speed
 
 

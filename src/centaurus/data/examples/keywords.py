@@ -1,4 +1,4 @@
-"""Examples for keyword spotting: a word, or none, with other sound before it and around it."""
+"""Examples for keyword spotting: a word or background, augmented, with other audio before it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Item = dict[str, NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Variation:
-    """How much a word is varied. ``NONE`` leaves it as it is."""
+    """The augmentation of a word. ``NONE`` turns all of it off."""
 
     speed: float = 0.1
-    """Up to so much faster or slower."""
+    """The largest relative change of speed, in either direction."""
     gain_db: float = 10.0
     shift: float = 0.1
-    """Up to so many seconds earlier or later."""
+    """The largest shift in seconds, in either direction."""
     tone_db: float = 0.0
-    """Up to so much more or less of every part of the band, as by another microphone."""
+    """The largest gain or loss of a random equaliser, as by another microphone."""
     noisy: float = 0.7
     """The share of words with noise."""
     snr: tuple[float, float] = (0.0, 30.0)
     mixed: float = 0.0
-    """The share of words with another word under them, as loud at most."""
+    """The share of words mixed with another word, at 0 to 20 dB."""
     before: float = 1.0
-    """Seconds of other sound before the word, so that a stream's history is nothing new."""
+    """Seconds of other audio before the word, so that training covers the history of a stream."""
 
 
 NONE = Variation(speed=0, gain_db=0, shift=0, noisy=0, before=0)
@@ -79,7 +79,7 @@ class Keywords:
         return len(self.words) + self.backgrounds
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """All of them, in random order."""
+        """Return all of them in random order."""
         return rng.permutation(self.size())
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
@@ -124,7 +124,7 @@ class Keywords:
         return self._noise(rng, self.frames) * gain(level)
 
     def _other_speech(self, rng: np.random.Generator) -> Samples:
-        """A second of speech, or a word, that is none of the classes."""
+        """Return a second of speech, or a word that is not a class."""
         if not self.speech or (len(self.others) and rng.random() < 0.5):
             return self.others.take(int(rng.integers(len(self.others))))[1]
         x = self.speech.take(int(rng.integers(len(self.speech))))[1]
@@ -132,7 +132,7 @@ class Keywords:
         return x[start : start + self.frames]
 
     def _before(self, rng: np.random.Generator) -> Samples:
-        """Silence, noise, or the ends of other words, as long as the history."""
+        """Return silence, noise, or the ends of other words, as long as the history."""
         kind = rng.random()
         if kind < 0.2:
             return np.zeros(self.history, np.float32)
@@ -147,7 +147,7 @@ class Keywords:
 
 
 def some_noise(noise: Corpus | None, frames: int, rate: int, rng: np.random.Generator) -> Samples:
-    """Recorded noise, or coloured noise if there is none and now and then anyway; at about its own level."""
+    """Return recorded noise; coloured noise if there is none, and in a fifth of the cases anyway."""
     if noise is None or not len(noise) or rng.random() < 0.2:
         return coloured(rng, frames, rate=rate) * np.float32(0.03)
     index = int(rng.integers(len(noise)))
@@ -158,7 +158,7 @@ def some_noise(noise: Corpus | None, frames: int, rate: int, rng: np.random.Gene
 
 
 def without_words(speech: Corpus, words: Sequence[str]) -> Corpus:
-    """The clips whose transcript is known and has none of the words."""
+    """Return the clips with a transcript that has none of the words."""
     wanted = {word.lower() for word in words}
     return speech.of(
         clip

@@ -1,4 +1,4 @@
-"""Examples for denoising: rows of clean speech with noise added, another one every epoch; or recorded pairs."""
+"""Examples for denoising: rows of clean speech with noise, drawn anew in every epoch; or recorded pairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READINGS = {"librivox": 0.1}  # long readings: joined and cut; a tenth of the ro
 
 @dataclass(frozen=True)
 class Mixing:
-    """How noisy an example is. The paper's figures; ``variety`` goes beyond them."""
+    """The mixture of speech and noise, by default that of the paper; ``variety`` extends it."""
 
     snr: tuple[float, float] = (-5.0, 15.0)
     level: tuple[float, float] = (-35.0, -15.0)
@@ -37,11 +37,11 @@ class Mixing:
     silent_speech: float = 0.0
     """The share of examples that are noise alone."""
     clean_input: float = 0.0
-    """The share of examples that are all but free of noise."""
+    """The share of examples with an SNR of 30 to 60 dB."""
     rumble: float = 0.0
     """The share of examples with rumble added to their noise, up to 12 dB louder than it."""
     residue: float = 0.0
-    """How much of the noise stays in what is asked for: 0.1 is 20 dB less, and harms speech less than none at all."""
+    """The noise left in the target: 0.1 is 20 dB less noise, which distorts speech less than removing all of it."""
 
 
 class Mixtures:
@@ -64,12 +64,12 @@ class Mixtures:
         self.groups: list[Group] = []
         self._pack(readings)
         lengths = np.maximum(frames_at_rate(noise), 1).astype(float)
-        # A long recording has more to offer than a short one, but not in proportion.
+        # A long recording is more varied than a short one, but not in proportion.
         self._odds = np.cumsum(np.sqrt(lengths)) / np.sqrt(lengths).sum()
         self._frames = frames_at_rate(noise)
 
     def _pack(self, readings: Mapping[str, float]) -> None:
-        """Long readings are cut, all else is kept whole; recordings that fit in no row are left out."""
+        """Cut long readings to rows and pack other recordings whole; those longer than a row are discarded."""
         frames = frames_at_rate(self.speech)
         names = [clip.labels.get("set", "") for clip in self.speech]
         for name in sorted(set(names) & set(readings)):
@@ -93,7 +93,7 @@ class Mixtures:
         return epoch_size(self.groups)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The rows of an epoch, in order."""
+        """Return the rows of an epoch, in order."""
         return draw(self.groups, self.seed, epoch)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
@@ -103,7 +103,7 @@ class Mixtures:
         return {"audio": noisy[None], "clean": clean[None], "samples": np.array(used)}
 
     def mixture(self, index: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
-        """(noisy, clean but for the residue) of a row."""
+        """Return the noisy and the target signal of a row."""
         how, speech = self.mixing, self._speech(index)
         varied = rng.random() < how.variety
         noise = self._varied_noise(rng) if varied else self._recorded(rng)
@@ -137,7 +137,7 @@ class Mixtures:
         return mask_time(rng, noisy, how.time_masks) if how.time_masks else noisy
 
     def _recorded(self, rng: np.random.Generator) -> Samples:
-        """A random place in a random recording, repeated if it is short."""
+        """Return a random place in a random recording, repeated if it is short."""
         index = int(np.searchsorted(self._odds, rng.random()))
         frames = self._frames[index]
         if frames > self.length:
@@ -170,7 +170,7 @@ class Mixtures:
 
 
 class Pairs:
-    """Recorded pairs as they are, or random rows of them: VoiceBank+DEMAND."""
+    """Recorded pairs, whole or as random rows: VoiceBank+DEMAND."""
 
     def __init__(self, corpus: Corpus, length: int | None = None) -> None:
         self.corpus, self.length = corpus, length
@@ -183,7 +183,7 @@ class Pairs:
         return len(self.pairs)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """All pairs, in random order."""
+        """Return all pairs in random order."""
         return rng.permutation(len(self.pairs))
 
     def example(self, index: int, rng: np.random.Generator) -> Item:

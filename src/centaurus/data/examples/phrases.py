@@ -1,4 +1,4 @@
-"""Examples for connected words: clips of single words put together to phrases, with where each word is."""
+"""Examples for connected words: phrases composed of clips of single words, with the place of each word."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Item = dict[str, NDArray[np.generic]]
 Encode = Callable[[str], Mapping[str, NDArray[np.generic]]]
 
 FRAME = 160  # of the envelope: 10 ms at 16 kHz
-QUIET_DB, MARGIN = 30.0, 4  # a word begins and ends so far below its loudest frame, and so many frames beyond
-FLOOR, ABOVE_DB, SURE_DB = 0.15, 8.0, 12.0  # or so far above the quiet share of its clip, but never above this
-PAUSE = 16  # frames: what is further away from a word is none of it
+QUIET_DB, MARGIN = 30.0, 4  # a word ends this far below its loudest frame, and extends this many frames beyond
+FLOOR, ABOVE_DB, SURE_DB = 0.15, 8.0, 12.0  # or this far above this quantile, but at most this far below the loudest
+PAUSE = 16  # frames: sounds further apart than this are separate
 FADE = 160  # samples over which a word comes in and goes out
 
 
@@ -36,7 +36,7 @@ class Spoken(NamedTuple):
 
 @dataclass(frozen=True)
 class Phrasing:
-    """How phrases are made. Ranges are drawn from evenly; times are in seconds."""
+    """How phrases are made. Ranges are sampled uniformly; times are in seconds."""
 
     words: tuple[int, int] = (1, 7)
     gap: tuple[float, float] = (-0.03, 0.5)
@@ -48,15 +48,15 @@ class Phrasing:
     noisy: float = 0.7
     snr: tuple[float, float] = (5.0, 30.0)
     one_speaker: float = 0.7
-    """The share of phrases that one speaker says, from those who said enough words."""
+    """The share of phrases by one speaker, of those with at least four words."""
     whole: float = 0.2
-    """The share of words with the quiet before and after them that their clips have."""
+    """The share of words that keep the silence before and after them in their clips."""
     wordless: float = 0.0
-    """The share of noise, or of other speech, in which no word is."""
+    """The share of examples without any word: noise, or other speech."""
 
 
 class Phrases:
-    """``count`` phrases an epoch; with ``fixed`` the same ones every time, whatever the generator given."""
+    """``count`` phrases an epoch; with ``fixed``, a seed, the same ones in every epoch."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Phrases:
         return self.count
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Their numbers: each is another phrase every time, or the same one where they are fixed."""
+        """Return the indices in order; the generator makes another phrase of each in every epoch."""
         return np.arange(self.count)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` (1, t), how many ``samples`` are no padding, ``starts`` and ``ends`` of words, the encoded text."""
+        """``audio`` (1, t), the ``samples`` before padding, ``starts`` and ``ends`` of words, the encoded text."""
         x, said = self.phrase(index, rng)
         audio = x if self.length is None else np.pad(x, (0, self.length - len(x)))
         text = self.encode(" ".join(spoken.word for spoken in said)) if self.encode else {}
@@ -96,7 +96,7 @@ class Phrases:
         return {"audio": audio[None], "samples": np.array(len(x)), "starts": starts, "ends": ends, **text}
 
     def phrase(self, index: int, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
-        """A phrase and where its words are; as many words as fit in ``length``."""
+        """Return a phrase and the places of its words, as many as fit in ``length``."""
         if self.fixed is not None:
             rng = np.random.default_rng([self.fixed, index])
         y, said = self._wordless(rng) if rng.random() < self.how.wordless else self._said(rng)
@@ -104,7 +104,7 @@ class Phrases:
         return y / np.float32(max(1.0, np.abs(y).max(initial=0))), said
 
     def _wordless(self, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
-        """Other speech, or noise."""
+        """Return other speech, or noise."""
         frames = round(rng.uniform(1, 4) * self.words.rate)
         if not self.speech or rng.random() < 0.5:
             return some_noise(self.noise, frames, self.words.rate, rng), []
@@ -113,7 +113,7 @@ class Phrases:
         return x[start : start + frames], []
 
     def _said(self, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
-        """Words after each other, with noise or without."""
+        """Return a sequence of words, with or without noise."""
         how, rate = self.how, self.words.rate
         speed = float(rng.uniform(1 - how.speed, 1 + how.speed)) if how.speed else 1.0
         at = first = round(rng.uniform(*how.edge) * rate)
@@ -148,7 +148,7 @@ class Phrases:
 
 
 def bounds(x: Samples) -> tuple[int, int]:
-    """Where a word begins and ends in its clip, without the quiet before and after it."""
+    """Return where a word begins and ends in its clip, without the silence around it."""
     frames = len(x) // FRAME
     if not frames:
         return 0, len(x)
@@ -164,7 +164,7 @@ def bounds(x: Samples) -> tuple[int, int]:
 
 
 def faded(x: Samples) -> Samples:
-    """A word that comes in and goes out softly."""
+    """Return a word with a fade at both ends."""
     edge = min(FADE, len(x) // 2)
     ramp = np.linspace(0, 1, edge, dtype=np.float32)
     y = x.copy()

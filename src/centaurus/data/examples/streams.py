@@ -1,7 +1,7 @@
-"""Examples for spotters that listen for hours: words somewhere in seconds of quiet, noise and other speech.
+"""Examples for continuous keyword spotting: words in seconds of silence, noise and other speech.
 
-Every frame has a label: the word that has just ended, or the background. Frames around the end of a word, where
-either answer would do, have no weight.
+Every frame has a label: the word that has just ended, or the background. Frames around the end of a word, where both
+labels are right, have no weight.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from centaurus.data.noise import equalised, hum
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
 
-EARLY, LATE = 0.06, 0.34  # seconds before and after the end of a word between which its label stands
+EARLY, LATE = 0.06, 0.34  # seconds before and after the end of a word in which frames have its label
 UNSURE = 0.16  # seconds before and after the label that have no weight
-QUIETEST = -120.0  # dBFS of a recording that is taken for digital silence
+QUIETEST = -120.0  # dBFS: a quieter recording counts as digital silence
 ROOM_SECONDS = 0.3  # length of a room's response
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """How streams are made. Ranges are drawn from evenly; times are in seconds, levels in dBFS."""
+    """How streams are made. Ranges are sampled uniformly; times are in seconds, levels in dBFS."""
 
     seconds: float = 6.0
     negative: float = 0.5
-    """The share of streams with other speech in them, all along or up to where words may come."""
+    """The share of streams with other speech, in all of it or before the words."""
     dense: float = 0.6
     """The share of streams with short pauses."""
     pause: tuple[float, float] = (0.12, 0.8)
@@ -45,13 +45,13 @@ class Streaming:
     noisy: float = 0.85
     snr: tuple[float, float] = (3.0, 45.0)
     room: float = 0.3
-    """The share of words that are said in a room."""
+    """The share of words with the reverberation of a room."""
     partial: float = 0.08
-    """The share of words that are cut to a part and then are background."""
+    """The share of words that are truncated, and labelled as background."""
 
 
 class Streams:
-    """``count`` streams an epoch; with ``fixed`` the same ones every time, whatever the generator given.
+    """``count`` streams an epoch; with ``fixed``, a seed, the same ones in every epoch.
 
     ``words`` are clips with a ``word``: those of ``classes`` are labelled, others are other speech. ``classes`` end
     with the background, whose label is the last. ``frame`` is how many samples a frame of the network stands for.
@@ -82,7 +82,7 @@ class Streams:
         return self.count
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Their numbers: each is another stream every time, or the same one where they are fixed."""
+        """Return the indices in order; the generator makes another stream of each in every epoch."""
         return np.arange(self.count)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:

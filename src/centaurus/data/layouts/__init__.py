@@ -1,4 +1,4 @@
-"""Which layout a folder has, told by what is in it, and its clips."""
+"""Recognise the layout of a folder by its contents, and open its clips."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYOUTS = {
 
 
 def recognise(folder: str | os.PathLike[str]) -> str:
-    """The name of the folder's layout, one of ``LAYOUTS``; an error says what was looked for."""
+    """Return the name of the folder's layout, one of ``LAYOUTS``; the error lists them."""
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root}: no such folder")
@@ -41,11 +41,11 @@ def recognise(folder: str | os.PathLike[str]) -> str:
     if any(next(sound_files_in(path), None) for path in words):
         return "speech-commands"
     looked = "".join(f"\n  {name}: {what}" for name, what in LAYOUTS.items())
-    raise ValueError(f"{root}: no layout that is known; looked for{looked}")
+    raise ValueError(f"{root}: the layout is not known; these are{looked}")
 
 
 def packs(root: Path) -> list[Path]:
-    """The folder itself if it is a pack, otherwise those of its folders that are."""
+    """Return the folder if it is a pack, else its subfolders that are."""
     if (root / INDEX).is_file():
         return [root]
     return [path.parent for path in sorted(root.glob(f"*/{INDEX}"))]
@@ -59,9 +59,9 @@ def open_corpus(
     cache: str | os.PathLike[str] | None = None,
     on_fault: OnFault = "skip",
 ) -> Corpus:
-    """The clips of a folder in any layout, of some splits and kinds or of all, loaded at ``rate``.
+    """Return the clips of a folder in any known layout, of some splits and kinds or all, loaded at ``rate``.
 
-    Labels are the same whatever the layout: ``kind`` (word, speech, noise, clean, noisy), ``split`` (train, val, test),
+    Labels are the same for every layout: ``kind`` (word, speech, noise, clean, noisy), ``split`` (train, val, test),
     ``speaker``, ``word``, ``transcript``.
     """
     layout, root, faults = recognise(folder), Path(folder), Faults(on_fault)

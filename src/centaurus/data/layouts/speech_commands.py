@@ -62,7 +62,7 @@ def official_splits(root: Path) -> dict[str, str]:
             try:
                 lines = path.read_text(encoding="utf-8").split()
             except UnicodeDecodeError as error:
-                raise AudioError(f"is no list of clips: {error}", path) from error
+                raise AudioError(f"is not a list of clips: {error}", path) from error
             splits |= dict.fromkeys(lines, split)
     return splits
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from centaurus.export.c.write import ExportedC, export_c
 from centaurus.export.write import ExportError
 from centaurus.layer import Layer
+from centaurus.system import write_file
 
 FLAGS = (
     "--target=wasm32",
@@ -52,5 +53,5 @@ def export_wasm(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}.") as folder:
         made = export_c(model, Path(folder) / f"{target.stem}.c", chunk, weights, name)
         compile_wasm(made.source, Path(folder) / target.name)
-        os.replace(Path(folder) / target.name, target)
+        write_file(target, (Path(folder) / target.name).read_bytes())
     return made._replace(source=target, header=target)

@@ -36,6 +36,7 @@ from centaurus.export.write import ExportError, describe
 from centaurus.layer import Layer
 from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step, find_compiler
+from centaurus.system import write_file
 
 TOLERANCE = {
     "fp32": 1e-3,
@@ -101,8 +102,8 @@ def export_c(
                     f"{target} was not written: it differs from the network by {worst:.1e} of the largest value, "
                     f"where {TOLERANCE[weights]:.0e} is allowed"
                 )
-        os.replace(header, target.with_suffix(".h"))
-        os.replace(source, target)
+    write_file(target.with_suffix(".h"), step.header())
+    write_file(target, step.source(header.name))
     return ExportedC(target, target.with_suffix(".h"), worst, step.program.tables().nbytes, step.state_bytes)
 
 
