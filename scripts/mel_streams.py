@@ -7,8 +7,8 @@ sees what its own mel row gives, within rounding where there is one sound and ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from centaurus.data import Corpus
 from centaurus.data.examples.phrases import bounds
 from centaurus.data.noise import coloured, hum
+from centaurus.evaluation.live import says
+from centaurus.layer import Layer
 from centaurus.models.tables import CLASSIFIERS, SpotterTable
 from centaurus.nn import Analysis
 from centaurus.nn.spectral import LOG_FLOOR, LOG_SCALE, mel_filters
@@ -31,7 +33,10 @@ FILTERS = mel_filters(BINS, BANDS, RATE, TABLE.low, TABLE.high).float()
 PER_SECOND = RATE / HOP
 WARPS = np.linspace(0.86, 1.14, 15)  # factors of pitch
 EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a word: label, and no weight around it
+SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter hears a word that was said, or one that was not
+ALONE = 0.1  # share of streams that are noise alone
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
+TALK_LEVEL = -2.3  # log10 of the power at which speech is judged: -23 dBFS
 
 
 @torch.no_grad()
@@ -51,6 +56,21 @@ class Word:
     end: float
 
 
+@dataclass(frozen=True)
+class Sound:
+    """Frames of other sound, and what a spotter made of them.
+
+    ``left_out`` are frames of the network in which it hears a word that is said there, ``alarm`` and ``surest`` the
+    frame with its surest report of a word that is not, and how sure it is.
+    """
+
+    frames: NDArray[np.float16]
+    transcript: str = ""
+    left_out: NDArray[np.bool_] | None = None
+    alarm: int = 0
+    surest: float = 0.0
+
+
 def words_of(corpus: Corpus, labels: dict[str, int]) -> list[Word]:
     """Every clip of a corpus of words, cut to its word; words without a label are background."""
     found = []
@@ -63,10 +83,32 @@ def words_of(corpus: Corpus, labels: dict[str, int]) -> list[Word]:
     return found
 
 
-def sounds_of(corpora: Iterable[Corpus]) -> list[NDArray[np.float16]]:
-    """Frames of every clip that is long enough to matter."""
-    every = (log_mel(corpus.load(clip)) for corpus in corpora for clip in corpus)
-    return [frames for frames in every if len(frames) >= 20]
+def sounds_of(corpora: Iterable[Corpus]) -> list[Sound]:
+    """Every clip that is long enough to matter."""
+    every = (
+        Sound(log_mel(corpus.load(clip)), clip.labels.get("transcript", "")) for corpus in corpora for clip in corpus
+    )
+    return [sound for sound in every if len(sound.frames) >= 20]
+
+
+@torch.no_grad()
+def judged(sound: Sound, body: Layer, names: Sequence[str]) -> Sound:
+    """The sound with what a spotter, its mel row left out, hears in it; ``names`` are its words before the background.
+
+    What it hears of words that are said is no mistake, and nobody has marked where they are: those frames have no
+    weight. What it hears of others are the examples that teach it most.
+    """
+    frames = sound.frames[: len(sound.frames) // STACK * STACK].astype(np.float32)
+    loudness = np.exp(frames).sum(1).mean()
+    x = LOG_SCALE * np.log(np.exp(frames) * (10**TALK_LEVEL * LEVEL_SCALE / max(float(loudness), 1e-7)) + LOG_FLOOR)
+    heard = body(torch.from_numpy(x.T.copy())[None])[0].softmax(0).numpy()
+    said = np.array([says(sound.transcript, [name]) for name in names])
+    no_frames = np.zeros((1, heard.shape[1]), np.float32)
+    mine = np.concatenate([no_frames, heard[: len(names)][said]]).max(0) > SAID
+    mine = np.convolve(mine, np.ones(2 * UNSURE - 1), "same") > 0
+    others = np.where(mine, 0, np.concatenate([no_frames, heard[: len(names)][~said]]).max(0))
+    alarm = int(others.argmax())
+    return replace(sound, left_out=mine, alarm=alarm * STACK, surest=float(others[alarm]))
 
 
 def warp(factor: float) -> NDArray[np.float32]:
@@ -91,8 +133,8 @@ class MelStreams:
     def __init__(
         self,
         words: list[Word],
-        speech: list[NDArray[np.float16]],
-        noise: list[NDArray[np.float16]],
+        speech: list[Sound],
+        noise: list[Sound],
         frames: int = 192,
         positive: float | None = None,
         seed: int = 0,
@@ -109,6 +151,7 @@ class MelStreams:
         self.warps = [warp(factor) for factor in WARPS]
         self.spread = (0.7 / np.sqrt(np.maximum(1, FILTERS.sum(1).numpy()))).astype(np.float32)
         self._order: list[int] = []
+        self._hard = {id(pool): [sound for sound in pool if sound.surest > ALARM] for pool in (speech, noise)}
 
     def batch(self, rows: int, negative: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features (rows, bands, t) as the network's mel row gives them, labels and weights (rows, frames)."""
@@ -172,28 +215,65 @@ class MelStreams:
         r = self.rng
         power = np.zeros((self.length, BANDS), np.float32)
         labels, weights = np.zeros(self.frames, np.int64), np.ones(self.frames, np.float32)
-        at, level = round(r.uniform(0, 0.6) * PER_SECOND), -25.0
-        if r.random() < negative:
-            level = r.uniform(-34, -13)
-            at = self._talk(power, level) + round(r.uniform(0.1, 1) * PER_SECOND)
+        at, level, kind = round(r.uniform(0, 0.6) * PER_SECOND), -25.0, r.random()
+        alone = kind < ALONE and bool(self.noise)
+        if alone:
+            noise = self._recorded() * np.exp(self._tone())
+            power += noise * (10 ** r.uniform(-4.0, -0.8) * LEVEL_SCALE / max(float(noise.sum(1).mean()), 1e-9))
+            at = self.length if r.random() < 0.7 else round(r.uniform(0.4, 0.8) * self.length)
+        elif kind < ALONE + negative:
+            level = r.uniform(-36, -11)
+            at = self._talk(power, weights, level) + round(r.uniform(0.1, 1) * PER_SECOND)
         loudness = self._say(power, labels, weights, at)
-        if r.random() < 0.85:
+        if r.random() < 0.85 and not alone:
             power = self._noisy(power, loudness or 10 ** (level / 10) * LEVEL_SCALE)
         return LOG_SCALE * np.log(np.maximum(power, 0) + LOG_FLOOR, dtype=np.float32), labels, weights
 
-    def _talk(self, power: Frames, level: float) -> int:
+    def _talk(self, power: Frames, weights: Frames, level: float) -> int:
         """Other speech, all along or up to where words may come; where it ends."""
         r = self.rng
-        end = self.length if r.random() < 0.6 else round(r.uniform(0.3, 0.8) * self.length)
-        at, tone = -round(r.uniform(0, 3) * PER_SECOND), self._tone()
+        end = self.length if r.random() < 0.65 else round(r.uniform(0.3, 0.8) * self.length)
+        tone, bands = self._tone(), self.warps[int(r.integers(len(WARPS)))] if r.random() < 0.4 else None
+        hard = self._hard[id(self.speech)]
+        if hard and r.random() < 0.5:
+            sound = hard[int(r.integers(len(hard)))]
+            at = int(r.integers(20, self.length - 20)) - sound.alarm
+        else:
+            sound, at = self._any(self.speech), -round(r.uniform(0, 3) * PER_SECOND)
+        if at > 0:  # something before it
+            earlier = self._any(self.speech)
+            self._put(power, weights, earlier, at - len(earlier.frames), end, level, tone, bands)
         while at < end:
-            x = self.speech[int(r.integers(len(self.speech)))].astype(np.float32)
-            factor = 10 ** (level / 10) * LEVEL_SCALE / max(float(np.exp(x).sum(1).mean()), 1e-7)
-            x, at = x[max(0, -at) :], max(0, at)
-            piece = np.exp(x[: end - at] + tone) * factor
-            power[at : at + len(piece)] += piece
-            at += len(x) + round(r.exponential(0.3) * PER_SECOND)
+            self._put(power, weights, sound, at, end, level, tone, bands)
+            at += len(sound.frames) + round(r.exponential(0.3) * PER_SECOND)
+            sound = self._any(self.speech)
+        if end < self.length:  # a word that was cut off may or may not have been said
+            weights[end // STACK - 1 : end // STACK + 12] = 0
         return end
+
+    def _any(self, pool: list[Sound]) -> Sound:
+        return pool[int(self.rng.integers(len(pool)))]
+
+    def _put(
+        self,
+        power: Frames,
+        weights: Frames,
+        sound: Sound,
+        at: int,
+        end: int,
+        level: float,
+        tone: Frames,
+        bands: NDArray[np.float32] | None,
+    ) -> None:
+        """Add a sound to a stream from frame ``at`` on, which may be negative, until ``end`` at most."""
+        x = sound.frames.astype(np.float32)
+        factor = 10 ** (level / 10) * LEVEL_SCALE / max(float(np.exp(x).sum(1).mean()), 1e-7)
+        skipped, at = max(0, -at), max(0, at)
+        x = x[skipped : skipped + end - at]
+        power[at : at + len(x)] += np.exp((x if bands is None else x @ bands) + tone) * factor
+        if sound.left_out is not None:
+            places = np.flatnonzero(sound.left_out[skipped // STACK :]) + at // STACK
+            weights[places[places < self.frames]] = 0
 
     def _say(self, power: Frames, labels: NDArray[np.int64], weights: Frames, at: int) -> float:
         """Words from ``at`` on with their labels; their mean power."""
@@ -215,15 +295,26 @@ class MelStreams:
             at += int(end + r.uniform(*pauses) * PER_SECOND)
         return float(np.mean(loudness)) if loudness else 0.0
 
+    def _recorded(self) -> Frames:
+        """The power of recorded noise, as long as a stream; often where a spotter took it for a word."""
+        r, hard = self.rng, self._hard[id(self.noise)]
+        if hard and r.random() < 0.4:
+            sound = hard[int(r.integers(len(hard)))]
+            first = min(sound.alarm - int(r.integers(20, self.length - 20)), len(sound.frames) - self.length)
+        else:
+            sound = self._any(self.noise)
+            first = int(r.integers(max(1, len(sound.frames) - self.length)))
+        x = sound.frames[max(0, first) : max(0, first) + self.length].astype(np.float32)
+        return np.resize(np.exp(x), (self.length, BANDS))
+
     def _noisy(self, power: Frames, loudness: float) -> Frames:
         r = self.rng
-        if r.random() < 0.6 and self.noise:
-            x = self.noise[int(r.integers(len(self.noise)))]
-            first = int(r.integers(max(1, len(x) - self.length)))
-            noise = np.resize(np.exp(x[first : first + self.length].astype(np.float32)), power.shape)
+        if r.random() < 0.65 and self.noise:
+            noise = self._recorded()
         else:
             noise = np.roll(self.steady[int(r.integers(len(self.steady)))], int(r.integers(self.length)), axis=0)
-        wanted = max(1e-7, loudness * 10 ** (-r.uniform(3, 45) / 10))
+        below = r.uniform(2, 18) if r.random() < 0.5 else r.uniform(10, 45)
+        wanted = max(1e-7, loudness * 10 ** (-below / 10))
         noise = noise * np.float32(wanted / max(float(noise.sum(1).mean()), 1e-9))
         phase = np.clip(r.standard_normal(power.shape, np.float32) * self.spread, -0.95, 0.95)
         return power + noise + 2 * np.sqrt(power * noise) * phase

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from centaurus.cli.evaluate import _cells
+from centaurus.evaluation import live
+from centaurus.models import Row, SpotterTable, classifier, save
 from tests import corpora
 from tests.cli.run import run
 
@@ -41,6 +44,24 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
     shown = run(capsys, "eval", str(folder / "last.safetensors"), "--data", str(words), "--limit", "3")
     assert "accuracy" in shown.out
     assert "3 clips" in shown.out
+
+
+def test_eval_of_a_spotter_draws_misses_against_false_alarms(
+    capsys: pytest.CaptureFixture[str], words: Path, tmp_path: Path
+) -> None:
+    table = SpotterTable((Row("mel", 256, 20, window=512), Row("pointwise", 1, 16, 16)), expansion=0)
+    net = classifier(table, ["yes", "no", "background"], settings={"window": 0.2})
+    save(net, tmp_path / "spotter.safetensors")
+    others = corpora.librispeech(tmp_path / "others", train=0, dev=0, test=2)
+    asked = ("eval", str(tmp_path / "spotter.safetensors"), "--data", str(words), "--others", str(others))
+    measured = run(capsys, *asked, "--out", str(tmp_path / "report"), "--json")
+    assert measured.code == 0, measured.err
+    curve = json.loads((tmp_path / "report" / "curve.json").read_text())
+    assert [point["threshold"] for point in curve] == list(live.THRESHOLDS)
+    chosen = next(p for p in curve if p["threshold"] == measured.json()["threshold_for_0.5_alarms_per_hour"])
+    assert measured.json()["misses_at_0.5_alarms_per_hour"] == chosen["misses"]
+    assert measured.json()[f"most_alarms_per_hour_at_{chosen['threshold']:g}"] == chosen["at_most"]
+    assert (tmp_path / "report" / "curve.png").is_file()
 
 
 def test_before_and_after_are_shown_side_by_side() -> None:

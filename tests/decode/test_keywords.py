@@ -106,6 +106,14 @@ def test_a_plateau_is_reported_in_time() -> None:
     assert spotting.push(x[:, 30:]) == []
 
 
+def test_without_patience_a_keyword_is_reported_in_the_frame_that_reaches_the_threshold() -> None:
+    spotting = Spotting(CLASSES, FRAME, Smoothing(window=0.0, patience=0.0))
+    x = track({20: 0.7, 22: 0.9}, 60)
+    assert spotting.push(x[:, :20]) == []
+    assert [(k.word, round(k.confidence, 3)) for k in spotting.push(x[:, 20:21])] == [("yes", 0.7)]
+    assert spotting.push(x[:, 21:]) + spotting.flush() == []
+
+
 def test_one_word_after_another() -> None:
     x = np.concatenate([track({10: 0.9}, 70), track({0: 0.8, 30: 0.01}, 60, word=1)], axis=1)
     assert [k[0] for k in spot(x)] == ["yes", "no"]
@@ -120,7 +128,13 @@ def test_a_word_at_the_very_end_comes_with_flush() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"threshold": 0.0}, "0"), ({"threshold": 1.2}, "1.2"), ({"release": 0.9}, "0.9"), ({"window": -1.0}, "-1")],
+    [
+        ({"threshold": 0.0}, "0"),
+        ({"threshold": 1.2}, "1.2"),
+        ({"release": 0.9}, "0.9"),
+        ({"window": -1.0}, "-1"),
+        ({"patience": -2.0}, "-2"),
+    ],
 )
 def test_bad_settings_are_named(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):

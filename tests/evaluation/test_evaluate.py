@@ -44,6 +44,30 @@ def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "clips.csv").read_text().splitlines()) == 9
 
 
+def test_a_clip_of_a_spotter_is_the_class_where_a_word_is_most_probable() -> None:
+    frames = np.log(np.full((3, 12), 0.01))
+    frames[2] = np.log(0.98)  # the background, before and after the word
+    frames[:, 5:8] = np.log([[0.7], [0.2], [0.1]])
+    assert ev.most_probable(frames, (*WORDS, "background"), 3) == ("yes", pytest.approx(0.7))
+    frames[:, 5:8] = np.log([[0.3], [0.2], [0.5]])
+    assert ev.most_probable(frames, (*WORDS, "background"), 3)[0] == "background"
+    frames[:, 3] = np.log([0.02, 0.97, 0.01])  # one frame alone is averaged away
+    assert ev.most_probable(frames, (*WORDS, "background"), 3)[0] != "no"
+
+
+def test_a_spotter_that_answers_frame_by_frame_is_asked_where_the_word_is(tmp_path: Path) -> None:
+    data = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=10, speakers=10)
+
+    def run(x: Any) -> Any:
+        p = np.full((3, len(x) // 256), 0.01)
+        p[2] = 0.98
+        p[:, 40:60] = [[0.98], [0.01], [0.01]]
+        return np.log(p)
+
+    model = Model("classifier", 16_000, Fraction(1, 256), (*WORDS, "background"), (), run, window=0.1)
+    assert {row["predicted"] for row in ev.evaluate(model, data).rows} == {"yes"}
+
+
 def test_a_denoiser_that_does_nothing_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ev.MEASURES, "dnsmos")  # slow, and tested with the measures
     data = corpora.voicebank(tmp_path / "data", train=2, test=5, seconds=2.0)

@@ -49,14 +49,15 @@ def _live(
 ) -> list[Path]:
     """Misses against false alarms in continuous streams: points in the report, the curve in the folder."""
     from centaurus.data import open_corpus
-    from centaurus.decode.keywords import Spotting
+    from centaurus.decode.keywords import Smoothing, Spotting
     from centaurus.evaluation import live
     from centaurus.evaluation.metrics import clips
     from centaurus.evaluation.report import save_curve
 
     if judged.listen is None or judged.task != "classifier":
         raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {judged.task}")
-    spotting = Spotting(judged.classes, float(1 / (judged.rate * judged.ratio)))
+    smoothing = Smoothing() if judged.window is None else Smoothing(window=judged.window)
+    spotting = Spotting(judged.classes, judged.seconds, smoothing)
     sounds = None if noise is None else clips(noise, ("noise",), judged.rate, split)
     quiet = open_corpus(others, None, None, judged.rate)
     points = live.measure(judged.listen, spotting, clips(data, ("word",), judged.rate, split), quiet, sounds)
@@ -64,6 +65,7 @@ def _live(
         best = live.threshold_for(points, alarms)
         report.figures[f"misses_at_{alarms:g}_alarms_per_hour"] = best.misses
         report.figures[f"threshold_for_{alarms:g}_alarms_per_hour"] = best.threshold
+        report.figures[f"most_alarms_per_hour_at_{best.threshold:g}"] = best.at_most
     return save_curve(points, out) if out is not None else []
 
 
@@ -91,7 +93,9 @@ def _session(model: str) -> Model:
         session.reset()
         return session.process
 
-    return Model(known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run, listen)
+    return Model(
+        known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run, listen, known.window
+    )
 
 
 def _network(model: str) -> Model:
@@ -119,7 +123,7 @@ def _network(model: str) -> Model:
         stream = Stream(net)
         return torch.inference_mode()(lambda x: stream(torch.from_numpy(x)[None, None])[0].numpy())
 
-    return Model(net.task, rate, net.ratio, classes, tokens, run, listen)
+    return Model(net.task, rate, net.ratio, classes, tokens, run, listen, known.get("window"))
 
 
 def _show(report: Evaluation) -> None:

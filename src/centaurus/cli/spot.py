@@ -37,6 +37,10 @@ def spot(
         ),
     ] = None,
     refractory: Annotated[float, typer.Option(min=0, help="Seconds after a report without another.")] = 0.5,
+    patience: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for the peak; 0 reports at the threshold.", show_default="0.5"),
+    ] = None,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="A line of JSON for every keyword.")] = False,
     command: Annotated[
         str | None,
@@ -59,7 +63,7 @@ def spot(
         launch = Launcher(command) if command else None
         settings = open_for("classifier", model, batch=1, threads=threads).settings
         smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
-        given = {"threshold": threshold, "window": smooth}
+        given = {"threshold": threshold, "window": smooth, "patience": patience}
         smoothing = replace(smoothing, **{key: value for key, value in given.items() if value is not None})
         layout = listening.layout(raw, rate, channels)
         chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None

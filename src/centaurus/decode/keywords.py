@@ -1,8 +1,9 @@
 """Keywords from class logits: probabilities averaged over several frames, a threshold, and one report per word.
 
-A keyword begins where its averaged probability reaches the threshold, is reported at its peak (or ``PATIENCE`` after it
-began, whichever is sooner), and can be reported again only after its probability has fallen below the release level and
-the refractory time has passed. The input may be split into pieces of any length without changing the result.
+A keyword begins where its averaged probability reaches the threshold, is reported at its peak (or ``patience`` after it
+began, whichever is sooner; with a patience of 0 at once), and can be reported again only after its probability has
+fallen below the release level and the refractory time has passed. The input may be split into pieces of any length
+without changing the result.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ class Smoothing:
     """When a keyword is reported: probabilities in [0, 1], times in seconds.
 
     ``threshold`` is compared with the probability averaged over ``window``; ``release`` is the level below which a
-    keyword has ended (0.8 of the threshold if not given); ``refractory`` is the shortest time between two reports.
+    keyword has ended (0.8 of the threshold if not given); ``refractory`` is the shortest time between two reports;
+    ``patience`` is the longest wait for the peak, and 0 reports a keyword as soon as it reaches the threshold.
     """
 
     threshold: float = 0.6
     release: float | None = None
     window: float = 0.1
     refractory: float = 0.5
+    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         if not 0.0 < self.threshold <= 1.0:
@@ -49,8 +52,9 @@ class Smoothing:
             raise ValueError(f"the release level lies between 0 and the threshold {self.threshold:g}, got {self.low:g}")
         if not 0.0 <= self.window <= LONGEST_WINDOW:
             raise ValueError(f"the window should be 0 to {LONGEST_WINDOW:g} seconds, got {self.window:g}")
-        if not 0.0 <= self.refractory < np.inf:
-            raise ValueError(f"the refractory time should be seconds from 0 on, got {self.refractory:g}")
+        for name, seconds in {"refractory time": self.refractory, "patience": self.patience}.items():
+            if not 0.0 <= seconds < np.inf:
+                raise ValueError(f"the {name} should be seconds from 0 on, got {seconds:g}")
 
     @property
     def low(self) -> float:
@@ -91,7 +95,7 @@ class Decision:
     def __init__(self, words: Sequence[str], seconds: float, smoothing: Smoothing) -> None:
         self.words, self.seconds, self.smoothing = tuple(words), seconds, smoothing
         self._refractory = round(smoothing.refractory / seconds)
-        self._patience = max(1, round(PATIENCE / seconds))
+        self._patience = max(1, round(smoothing.patience / seconds)) if smoothing.patience else 0
         self.reset()
 
     def reset(self) -> None:
@@ -142,6 +146,8 @@ class Decision:
         if free and self._armed[leader] and scores[leader] >= self.smoothing.threshold:
             self._rising, self._began, self._peak = leader, self._frame, float(scores[leader])
             self._armed[leader] = False
+            if not self._patience:
+                found += self._report()
         return found
 
     def _report(self) -> list[Keyword]:

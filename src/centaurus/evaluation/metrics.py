@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from centaurus import audio
 from centaurus.audio.augment import fit
@@ -18,13 +19,15 @@ from centaurus.data import Clip, Corpus, open_corpus, pairs
 from centaurus.data.examples.drawing import evenly_spaced
 from centaurus.data.noise import looped
 from centaurus.decode import Vocabulary, normalise, transcript
-from centaurus.decode.keywords import BACKGROUND
+from centaurus.decode.keywords import BACKGROUND, MovingMean
+from centaurus.decode.posterior import softmax
 from centaurus.evaluation.connected import connected
 from centaurus.evaluation.model import Evaluation, Model, Samples
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER
 
 SNRS = (-5, 0, 5, 10, 15)  # of mixtures, in turn
 MIXED_LEVEL = -25.0
+QUIET = 0.5  # seconds of silence before and after a clip for a spotter that answers frame by frame
 
 
 def evaluate(
@@ -112,10 +115,25 @@ def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
 
 
 def _predict(model: Model, x: Samples) -> tuple[str, float]:
-    """Return the most probable class at the end of a clip of at least a second, and its probability."""
+    """Return the most probable class of a clip and its probability.
+
+    It is taken at the end of a clip of at least a second; of a spotter that answers frame by frame, where one of its
+    words is most probable, with some quiet before and after the clip.
+    """
+    if model.window is not None:
+        quiet = np.zeros(round(QUIET * model.rate), np.float32)
+        return most_probable(model.run(np.concatenate([quiet, x, quiet])), model.classes, model.window / model.seconds)
     logits = model.run(fit(x, max(len(x), model.rate)))[:, -1]
     weights = np.exp(logits - logits.max())
     return model.classes[int(logits.argmax())], float(weights.max() / weights.sum())
+
+
+def most_probable(logits: NDArray[np.floating[Any]], classes: Sequence[str], frames: float) -> tuple[str, float]:
+    """Return the most probable class, averaged over some frames, in the frame where a word is most probable."""
+    mean = MovingMean(len(classes), max(1, round(frames))).push(softmax(logits))
+    words = [k for k, name in enumerate(classes) if name != BACKGROUND]
+    there = mean[:, int(mean[words].max(axis=0).argmax())]
+    return classes[int(there.argmax())], float(there.max())
 
 
 def _class_shares(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ Samples = NDArray[np.float32]
 class Model:
     """A model under evaluation: its task, the meaning of its outputs, and ``run``, samples (t,) to (features, frames).
 
-    ``listen`` starts a stream and returns a function from its next samples to its next frames.
+    ``listen`` starts a stream and returns a function from its next samples to its next frames. ``window`` is the time
+    in seconds over which a spotter that answers every frame averages its probabilities.
     """
 
     task: str
@@ -27,6 +28,12 @@ class Model:
     tokens: Sequence[str]
     run: Callable[[Samples], NDArray[np.floating[Any]]]
     listen: Callable[[], Callable[[Samples], NDArray[np.floating[Any]]]] | None = None
+    window: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time between two frames."""
+        return float(1 / (self.rate * self.ratio))
 
 
 @dataclass

@@ -188,7 +188,15 @@ CLASSIFIERS |= {
             Row(POINTWISE,  1,  96,  96, times=4),
         ),
     ),
-    "kws-mel": SpotterTable(  # kws-30 and wake-computer: 31 frames a second
+    "wake-mel": SpotterTable(  # wake-computer: one phrase, 31 frames a second
+        blocks=(
+            Row(MEL,      256,  40, window=512),
+            Row(POINTWISE,  1,  56,  64, times=3),
+        ),
+        expansion=1.5,
+        high=7600.0,
+    ),
+    "kws-mel": SpotterTable(  # kws-30: 31 frames a second
         blocks=(
             Row(MEL,      256,  40, window=512),
             Row(POINTWISE,  1,  80,  96, times=4),
