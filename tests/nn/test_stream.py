@@ -12,6 +12,7 @@ from torch import Tensor
 
 from centaurus.layer import Layer
 from centaurus.nn import AvgPool, CausalConv, DCBlock, Down, Hourglass, Pointwise, RunningMean, Serial, Stream, Up
+from centaurus.nn.stream import pack, unpack
 
 
 def hourglass() -> Layer:
@@ -138,3 +139,27 @@ def test_a_saved_stream_fits_only_its_own_model() -> None:
         Stream(AvgPool(4), batch=2).restore(data)
     with pytest.raises(ValueError, match="the saved stream is not a complete safetensors file"):
         Stream(MODELS["spotter"], batch=2).restore(data[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("state.0", float("nan"), "holds NaN or infinity in 'state.0'"),
+        ("rest", float("inf"), "holds NaN or infinity in 'rest'"),
+        ("samples", -1, "samples that are not counts"),
+        ("other", 0.0, "has 'other', which no stream has"),
+    ],
+)
+def test_the_values_of_a_saved_stream_are_checked(name: str, value: float, message: str) -> None:
+    live = Stream(MODELS["spotter"])
+    live(noise(1, 9))
+    tensors, words = unpack(live.save(), "stream")
+    tensors[name] = tensors.get(name, torch.zeros(1)).clone()
+    tensors[name].view(-1)[0] = value
+    before = unpack(live.save(), "stream")[0]
+    with pytest.raises(ValueError, match=message):
+        live.restore(pack(tensors, words))
+    assert all(torch.equal(x, before[name]) for name, x in unpack(live.save(), "stream")[0].items())
+    del tensors["samples"]
+    with pytest.raises(ValueError, match="has 0 rows, this one has 1"):
+        live.restore(pack(tensors, words))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.runtime.denoise import Denoiser, cleaned_share, denoise
+from centaurus.runtime.modelfile import PEAK
 from centaurus.runtime.session import SessionError
 from tests.runtime.models import exported
 
@@ -25,6 +26,7 @@ class FakeSettings:
     latency: int = 256
     chunk: int = 256
     delay: int = 0
+    peak: float = PEAK
 
 
 class Echo:
@@ -178,14 +180,16 @@ def test_mix_and_limit() -> None:
 
 
 @pytest.mark.usefixtures("echo")
-def test_samples_that_are_no_numbers_become_zeros_and_are_counted() -> None:
+def test_samples_that_are_not_finite_become_zeros_and_loud_ones_are_limited() -> None:
     x = tone(16_000, 0.2)
     x[0, [10, 20, 30]] = np.nan, np.inf, 1e30
+    x[0, 40] = 3.9  # within the range
     job = Denoiser("any", 16_000)
     y = in_pieces(job, x, [15])
     assert np.isfinite(y).all()
     assert job.repaired == 3
-    assert (y[0, [10, 20, 30]] == 0).all()
+    assert (y[0, [10, 20]] == 0).all()
+    assert y[0, [30, 40]] == pytest.approx([PEAK / 2, 3.9 / 2])
 
 
 @pytest.mark.usefixtures("echo")

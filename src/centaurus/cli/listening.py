@@ -183,9 +183,9 @@ class Hearing:
 
 
 def note_repaired(count: int) -> None:
-    """Say that samples were not finite."""
+    """Say that samples were not finite, or louder than the model takes."""
     if count:
-        output.note(f"{count} samples were not finite numbers or far too large; they were taken as zeros")
+        output.note(f"{count} samples were not finite (taken as zeros) or far above full scale (limited)")
 
 
 def note_skipped(skipped: dict[Path, str]) -> None:

@@ -17,7 +17,7 @@ from centaurus.export.graph import Graph, Signal
 from centaurus.export.layers import lower
 from centaurus.layer import Layer
 from centaurus.models.network import SAMPLE_RATE, Network
-from centaurus.runtime.modelfile import KEY, Settings, StateShape
+from centaurus.runtime.modelfile import KEY, PEAK, Settings, StateShape
 from centaurus.runtime.session import Session
 from centaurus.system import replacing
 from centaurus.tasks import LAYERS, TASKS
@@ -151,6 +151,7 @@ def describe(
         card=card if card is not None else str(given.get("card", "")),
         states=states,
         threshold=given.get("threshold"),
+        peak=float(given.get("peak", PEAK)),
         window=given.get("window"),
     )
 

@@ -108,13 +108,30 @@ class Stream:
         wanted = {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)}
         if words != wanted:
             raise ValueError(f"the saved stream says {words}, this stream needs {wanted}")
-        if len(tensors["samples"]) != self.batch:
-            raise ValueError(f"the saved stream has {len(tensors['samples'])} rows, this one has {self.batch}")
+        samples, frames = (self._counts(tensors, name) for name in ("samples", "frames"))
+        count = sum(name.startswith("state.") for name in tensors)
+        names = [f"state.{k}" for k in range(count)]
+        unknown = sorted(set(tensors) - {"samples", "frames", "rest", *names})
+        if unknown:
+            raise ValueError(f"the saved stream has {unknown[0]!r:.60}, which no stream has")
+        infinite = [name for name, x in tensors.items() if not bool(x.isfinite().all())]
+        if infinite:
+            raise ValueError(f"the saved stream holds NaN or infinity in {infinite[0]!r}")
+        rest = tensors.get("rest")
+        if rest is not None and (rest.dim() != 3 or rest.shape[0] != self.batch or rest.shape[2] >= self.model.hop):
+            raise ValueError(f"the saved stream has samples of shape {tuple(rest.shape)} waiting, which do not fit")
         like = self.model.init_state(self.batch)
-        found = [tensors[f"state.{k}"] for k in range(sum(name.startswith("state.") for name in tensors))]
-        self._state = _fill(like, found) if found or not state_tensors(like) else None
-        self._rest = tensors.get("rest")
-        self.samples, self.frames = tensors["samples"].tolist(), tensors["frames"].tolist()
+        self._state = _fill(like, [tensors[name] for name in names]) if names or not state_tensors(like) else None
+        self._rest, self.samples, self.frames = rest, samples, frames
+
+    def _counts(self, tensors: Mapping[str, Tensor], name: str) -> list[int]:
+        """How many samples or frames each row of a saved stream has had."""
+        counts = tensors.get(name, torch.empty(0))
+        if counts.shape != (self.batch,):
+            raise ValueError(f"the saved stream has {len(counts.flatten())} rows, this one has {self.batch}")
+        if counts.dtype != torch.int64 or bool((counts < 0).any()):
+            raise ValueError(f"the saved stream has {name} that are not counts")
+        return [int(n) for n in counts]
 
     def _check(self, piece: Tensor) -> None:
         if piece.dim() != 3 or piece.shape[0] != self.batch:

@@ -64,7 +64,7 @@ class Denoiser:
         self.rate, self.channels, self.block = rate, channels, block
         self._wet = cleaned_share(mix, attn_limit_db)
         self.session: Streaming = open_for("denoiser", model, batch=channels, threads=threads)
-        self._intake = Intake(rate, channels, self.session.settings.rate)
+        self._intake = Intake(rate, channels, self.session.settings.rate, peak=self.session.settings.peak)
         heard = self.session.settings.rate
         self._upper = UpperBand(rate, heard, channels) if band == "full" and rate > heard else None
         self._back = Resampler(heard, rate, channels if self._upper is None else 2 * channels)

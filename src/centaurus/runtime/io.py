@@ -17,6 +17,7 @@ import soundfile
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
+from centaurus.runtime.modelfile import PEAK
 from centaurus.system import OutputError, install_command
 
 Block = NDArray[np.float32]
@@ -335,9 +336,6 @@ def from_microphone(rate: int, device: str | None = None) -> Source:
     return Source("microphone", Layout(rate, 1), Microphone(rate, device), live=True)
 
 
-LOUDEST = 1e4  # 80 dB above full scale: beyond it a sample is an accident, such as raw bytes of another format
-
-
 def as_rows(samples: ArrayLike) -> NDArray[np.float32]:
     """(t,) or (channels, t) as float32 (channels, t); integers are scaled to ±1."""
     x: NDArray[Any] = np.asarray(samples)
@@ -349,28 +347,30 @@ def as_rows(samples: ArrayLike) -> NDArray[np.float32]:
         x = x / -float(np.iinfo(x.dtype).min)
     elif x.dtype.kind != "f":
         raise ValueError(f"samples should be floats or signed integers, got {x.dtype}")
-    return np.atleast_2d(x.astype(np.float32))
+    with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` takes out
+        return np.atleast_2d(x.astype(np.float32))
 
 
 class Intake:
-    """From any rate to the network's. Samples that are no numbers, or absurdly large, become zeros and are counted.
+    """From any rate to the network's. Samples that are not finite become zeros, those beyond ±``peak`` are limited to
+    it; both are counted.
 
     A stream cannot be refused halfway, and one such sample would stay in a network's state for ever.
     """
 
-    def __init__(self, rate: int, channels: int, wanted: int, mono: bool = False) -> None:
-        self.channels, self.mono, self.repaired = channels, mono, 0
+    def __init__(self, rate: int, channels: int, wanted: int, mono: bool = False, peak: float = PEAK) -> None:
+        self.channels, self.mono, self.peak, self.repaired = channels, mono, peak, 0
         self._resampler = Resampler(rate, wanted, 1 if mono else channels)
 
     def finite(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """The samples with accidents taken out."""
         if x.ndim != 2 or x.shape[0] != self.channels:
             raise ValueError(f"blocks should be ({self.channels}, n), got shape {x.shape}")
-        fine = np.abs(x) <= LOUDEST  # false for NaN
+        fine = np.abs(x) <= self.peak  # false for NaN
         if fine.all():
             return x
         self.repaired += int(fine.size - fine.sum())
-        return np.where(fine, x, np.float32(0))
+        return np.clip(np.where(np.isfinite(x), x, np.float32(0)), -self.peak, self.peak)
 
     def process(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """(channels, n) in; what is ready at the network's rate out, as (1, m) or (channels, m)."""

@@ -124,7 +124,7 @@ class Session:
             )
         some = self._some(count)
         index = np.asarray(self._checked(rows))
-        some.audio[:, 0] = x
+        some.audio[:, 0] = self._limited(x)
         for mine, all_rows in zip(some.states[0], self._states[self._turn], strict=True):
             np.take(all_rows, index, axis=0, out=mine)
         self._run(some.bindings[0])
@@ -219,7 +219,14 @@ class Session:
         if not np.isfinite(piece).all():
             raise SessionError("the samples hold NaN or infinity, which would stay in the states for ever")
         self._lone = lone
-        return piece.astype(np.float32, copy=False).reshape(self.batch, -1)
+        return self._limited(piece).reshape(self.batch, -1)
+
+    def _limited(self, x: NDArray[Any]) -> Samples:
+        """Samples within the model's range, limited where they are not: one beyond it would disturb it for seconds."""
+        peak = self.settings.peak
+        if np.abs(x).max(initial=0.0) > peak:
+            x = np.clip(x, -peak, peak)
+        return x.astype(np.float32, copy=False)
 
     def _shaped(self, y: Samples, lone: bool) -> Samples:
         y = y[:, 0] if self.settings.task == "denoiser" else y
@@ -324,7 +331,10 @@ def unpack(data: bytes, settings: Settings, batch: int) -> tuple[dict[str, Any],
     numbers = data[len(line) + 1 :]
     if not counts or len(numbers) != 4 * batch * (words["waiting"] + settings.state_numbers):
         raise SessionError("the saved session is damaged")
-    return words, np.frombuffer(numbers, "<f4").astype(np.float32)
+    values = np.frombuffer(numbers, "<f4").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise SessionError("the saved session holds NaN or infinity, which would stay in the states for ever")
+    return words, values
 
 
 def fingerprint(settings: Settings) -> str:

@@ -37,7 +37,7 @@ class Spotter:
         settings = self.session.settings
         if not settings.classes:
             raise SessionError(f"{settings.name!r:.60} names no classes: export it with their names")
-        self._intake = Intake(rate, channels, settings.rate, mono=True)
+        self._intake = Intake(rate, channels, settings.rate, mono=True, peak=settings.peak)
         self.smoothing = smoothing or smoothing_of(settings)
         self._spotting = Spotting(settings.classes, 1 / float(settings.rate * settings.ratio), self.smoothing, words)
 

@@ -26,7 +26,7 @@ class Transcriber:
         if not settings.tokens:
             raise SessionError(f"{settings.name!r:.60} names no tokens: export it with its tokenizer")
         vocabulary = Vocabulary.of(settings.tokens)
-        self._intake = Intake(rate, channels, settings.rate, mono=True)
+        self._intake = Intake(rate, channels, settings.rate, mono=True, peak=settings.peak)
         self._collapse = Greedy(vocabulary)
         self._words = Words(vocabulary, 1 / float(settings.rate * settings.ratio))
 

@@ -12,21 +12,45 @@ from centaurus.ssm.topology import Topology
 
 Discretized = tuple[Tensor, Tensor]
 
+TURN_HIGH = 6.28125  # of 2π the bits that a float32 multiplies exactly by a few hundred turns
+TURN_LOW = 2 * math.pi - TURN_HIGH
+SMALL = 1e-3  # |ΔA| below which exp(ΔA) - 1 over ΔA is taken from its series: five terms leave 1e-18
+
+
+def wrapped(angle: Tensor) -> Tensor:
+    """Return an angle a step between -π and π: whole turns do nothing, but cost precision in powers of hundreds."""
+    turns = torch.round(angle.detach() / (2 * math.pi))
+    return angle - turns * TURN_HIGH - turns * TURN_LOW
+
 
 def simple(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
     """Ā = exp(ΔA), w = Δ."""
-    return torch.stack((re * dt, im * dt), -1), torch.stack((dt, torch.zeros_like(dt)), -1)
+    return torch.stack((re * dt, wrapped(im * dt)), -1), torch.stack((dt, torch.zeros_like(dt)), -1)
 
 
 def zoh(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
-    """Ā = exp(ΔA), w = Δ (exp(ΔA) - 1) / (ΔA), without cancellation for small ΔA."""
+    """Ā = exp(ΔA), w = Δ (exp(ΔA) - 1) / (ΔA), without cancellation for small ΔA; w = Δ where ΔA is zero."""
     x, y = re * dt, im * dt
-    half = torch.sin(y / 2)
-    top_re = torch.expm1(x) * torch.cos(y) - 2 * half * half
-    top_im = torch.exp(x) * torch.sin(y)
-    scale = dt / (x * x + y * y)
-    w = torch.stack(((top_re * x + top_im * y) * scale, (top_im * x - top_re * y) * scale), -1)
-    return torch.stack((x, y), -1), w
+    angle = wrapped(y)
+    small = torch.maximum(x.abs(), y.abs()) < SMALL
+    # Both branches are computed, and each sees only numbers that it has finite gradients for.
+    near_x, near_y = torch.where(small, x, 0.0), torch.where(small, y, 0.0)
+    near_re, near_im = torch.ones_like(near_x), torch.zeros_like(near_x)
+    for k in (5, 4, 3, 2):  # Horner: 1 + z/2 (1 + z/3 (1 + z/4 (1 + z/5)))
+        near_re, near_im = (
+            1 + (near_re * near_x - near_im * near_y) / k,
+            (near_re * near_y + near_im * near_x) / k,
+        )
+    far_x, far_y = torch.where(small, -1.0, x), torch.where(small, 0.0, y)
+    half = torch.sin(angle / 2)
+    top_re = torch.expm1(far_x) * torch.cos(angle) - 2 * half * half
+    top_im = torch.exp(far_x) * torch.sin(angle)
+    size = torch.maximum(far_x.abs(), far_y.abs()).detach()  # its square may overflow where a quotient does not
+    unit_x, unit_y = far_x / size, far_y / size
+    scale = 1 / (size * (unit_x * unit_x + unit_y * unit_y))
+    far_re, far_im = (top_re * unit_x + top_im * unit_y) * scale, (top_im * unit_x - top_re * unit_y) * scale
+    w = torch.stack((dt * torch.where(small, near_re, far_re), dt * torch.where(small, near_im, far_im)), -1)
+    return torch.stack((x, angle), -1), w
 
 
 def bilinear(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
