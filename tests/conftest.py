@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis without deadlines, and the device that tests run on."""
+"""What all tests share: hypothesis without deadlines, the torch path, and the device that tests run on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# The torch path is the reference: tests of the native kernels (tests/native) switch them on.
+os.environ.setdefault("CENTAURUS_NATIVE", "0")
 
 
 def _devices() -> list[str]:

@@ -88,13 +88,13 @@ def test_calibration_is_stored_where_plans_find_it(
     from centaurus.planner import CPU, Device
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "measure", lambda: replace(CPU, name="this machine", gemm=1.5e9))
+    monkeypatch.setattr(calibrate, "measure", lambda threads: replace(CPU, name=f"{threads} threads", gemm=1.5e9))
     done = run(capsys, "calibrate")
     assert done.code == 0
     assert "1.5e+09" in done.out
-    code = "from centaurus.planner import Device; print(Device.load('cpu').name)"
+    code = "from centaurus.planner import Device; print(Device.load('cpu', 1).name)"
     later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert later.stdout == "this machine\n"
+    assert later.stdout == "1 threads\n"
     data = run(capsys, "calibrate", "--json").json()
-    assert Path(data["path"]) == Device.path()
-    assert data["device"]["gemm"] == 1.5e9
+    assert Path(data["1"]["path"]) == Device.path(1)
+    assert data["1"]["device"]["gemm"] == 1.5e9

@@ -231,14 +231,25 @@ def test_a_missing_profile_says_so(tmp_path: Path) -> None:
 
 def test_the_stored_calibration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Device.path() == tmp_path / "centaurus" / "device.json"
+    assert Device.path(2) == tmp_path / "centaurus" / "device-2.json"
     mine = replace(CPU, name="mine")
-    code = "from centaurus.planner import Device; print(Device.load('cpu').name)"
+    code = "from centaurus.planner import Device; print(Device.load('cpu', 2).name, Device.load('cpu', 3).name)"
     before = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    mine.write(Device.path())
+    mine.write(Device.path(2))
     after = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (before.stdout.strip(), after.stdout.strip()) == (CPU.name, "mine")
-    Device.path().unlink()
+    assert (before.stdout.strip(), after.stdout.strip()) == (f"{CPU.name} {CPU.name}", "mine mine")
+    replace(CPU, name="four").write(Device.path(4))
+    assert [Device.load("cpu", threads).name for threads in (1, 2, 4, 8)] == ["mine", "mine", "four", "four"]
+    assert Device.load("cpu", 4, native=True).scan == 0  # as it was measured
+
+
+def test_the_native_recurrence_is_planned_only_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sizes = {"b": 8, "i": 16, "j": 16, "n": 4, "t": 8192}
+    for native in (True, False):
+        device = Device.load("cpu", 2, native)
+        plan = plan_expression("bit,jin,jint->bjt", sizes, modes="jin", device=device)
+        assert ("scan" in [step.kind for step in plan.steps]) == native == (device.scan > 0)
 
 
 def test_slower_transforms_change_the_plan() -> None:

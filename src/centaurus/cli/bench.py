@@ -21,14 +21,24 @@ if TYPE_CHECKING:
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a shipped model's name, a model file or a network.")],
+    model: Annotated[
+        str | None, typer.Argument(help="An ONNX file, a shipped model's name, a model file or a network.")
+    ] = None,
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Samples in one step, for a model that is exported for this first.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to measure each way.")] = 5.0,
+    environment: Annotated[
+        bool, typer.Option("--environment", help="Show what speed depends on here: versions, threads, native kernels.")
+    ] = False,
     json: output.Json = False,
 ) -> None:
     """Time every step of a model on one thread and on all: real-time factor, slow steps, memory and latency."""
+    if environment:
+        _show_environment(json)
+        return
+    if model is None:
+        raise ValueError("which model? an ONNX file, a shipped model's name, a model file or a network")
     from centaurus.runtime.session import Session
     from centaurus.runtime.timing import time_session, weigh
 
@@ -70,6 +80,36 @@ def bench(
         f"Latency: {algorithmic:g} ms until a step is full, and 99 of 100 steps. "
         f"The file has {output.size(size)}{weight}."
     )
+
+
+def _show_environment(json: bool) -> None:
+    """Show the machine, the versions, the threads and whether the native kernels are used."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from centaurus.native.library import status
+
+    def installed(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    native = status()
+    found: dict[str, object] = {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "torch": installed("torch"),
+        "onnxruntime": installed("onnxruntime"),
+    }
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CENTAURUS_NATIVE"):
+        found[name] = os.environ.get(name, "")
+    if json:
+        output.show_json(found | {"native": native.json()})
+        return
+    words = f"{native.lanes} floats a vector, by {native.compiler}, {native.library}" if native.used else native.reason
+    found["native kernels"] = f"{'used' if native.used else 'not used'}: {words}"
+    output.show_table(["", ""], [[name, str(value) or "not set"] for name, value in found.items()])
 
 
 def _row(row: Timing) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -28,6 +29,7 @@ UNITS = {
     "exp": "1/s",
     "call": "s",
     "tile_bytes": "B",
+    "scan": "1/s",
 }
 MOST_NUMBERS = 1 << 48  # of all indices together: 2,000 times the memory of a large machine
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
@@ -132,7 +134,7 @@ def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -
 
 def _row(layer: str, found: Plan) -> list[str]:
     sizes: dict[str, int] = dict(found.sizes)
-    ways = {"multiply": "FFT", "direct": "directly", "chunked": "chunks"}
+    ways = {"multiply": "FFT", "direct": "directly", "chunked": "chunks", "scan": "recurrence"}
     way = next(f"{ways[step.kind]} {step.chunk or ''}" for step in found.steps if step.kind in ways)
     numbers = [found.forward_seconds * 1e3, (found.seconds - found.forward_seconds) * 1e3, found.peak_bytes / 1e6]
     return [_short(layer), str(sizes["t"]), way.strip(), *(f"{number:.1f}" for number in numbers)]
@@ -144,19 +146,25 @@ def _short(path: str) -> str:
 
 
 def calibrate(json: output.Json = False) -> None:
-    """Measure this machine's rates and store them, so that plans are priced for it. Best on an idle machine."""
+    """Measure this machine's rates on one thread and on all, and store them, so that plans are priced for it.
+
+    Best on an idle machine.
+    """
     from centaurus.kernels.calibrate import measure
     from centaurus.planner import Device
 
-    device = measure()
-    path = Device.path()
-    device.write(path)
-    rates: dict[str, Any] = asdict(device)
+    measured: dict[int, dict[str, Any]] = {}
+    for threads in sorted({1, os.cpu_count() or 1}):
+        device = measure(threads)
+        device.write(Device.path(threads))
+        measured[threads] = asdict(device)
     if json:
-        output.show_json({"path": str(path), "device": rates})
+        output.show_json({str(n): {"path": str(Device.path(n)), "device": rates} for n, rates in measured.items()})
         return
-    output.show_table(["rate", "measured"], [[key, _rate(value, UNITS.get(key, ""))] for key, value in rates.items()])
-    output.show(f"Stored in {path}")
+    keys = list(next(iter(measured.values())))
+    rows = [[key, *(_rate(rates[key], UNITS.get(key, "")) for rates in measured.values())] for key in keys]
+    output.show_table(["rate", *(f"{n} thread{'s' if n > 1 else ''}" for n in measured)], rows)
+    output.show(f"Stored in {' and '.join(str(Device.path(n)) for n in measured)}")
 
 
 def _rate(value: object, unit: str) -> str:

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from centaurus.kernels.pair import align, laid_out, pair
 from centaurus.kernels.scan import scan_backward, scan_forward
+from centaurus.native import functions as native
 
 NARROW = 160  # spectra of up to this many rows are transposed by threads rather than in blocks
 
@@ -439,3 +440,75 @@ class Chunked(Link):
             return None, own
         back = pair(blocks, out, tensors[0], self.kernel + "πκ", signal)
         return joined(pair(dz, states, tensors[1], into, signal, onto=back), grad.shape[-1]), own
+
+
+@dataclass(frozen=True)
+class Recurrence(Link):
+    """Convolve with Σ Re(w a^τ) by its recurrence, sample by sample, in native code.
+
+    Tensors: a (modes h) and w (weight h), over the same indices. A mode belongs to an index that signal and output
+    share, to a pair of a summed index and a new one, and to one that neither has.
+    """
+
+    signal: str
+    modes: str
+    weight: str
+    out: str
+    sizes: tuple[tuple[str, int], ...]  # of the modes' indices
+
+    def _groups(self) -> tuple[str, str, str, str, str]:
+        """Indices of the modes that are shared, new, summed and inner; then the signal's own."""
+        shared = "".join(i for i in self.signal if i in self.modes and i in self.out)
+        summed = "".join(i for i in self.signal[:-1] if i in self.modes and i not in self.out)
+        fresh = "".join(i for i in self.out if i in self.modes and i not in self.signal)
+        inner = "".join(i for i in self.modes if i not in self.signal and i not in self.out)
+        return shared, fresh, summed, inner, "".join(i for i in self.signal[:-1] if i not in self.modes)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Both tensors as (shared, new, summed, inner, 2)."""
+        shared, fresh, summed, inner, _ = self._groups()
+        laid = []
+        for x, indices in zip(tensors, (self.modes, self.weight), strict=True):
+            groups = [[x.shape[indices.index(i)] for i in group] for group in (shared, fresh, summed, inner)]
+            x = x.permute([*(indices.index(i) for i in shared + fresh + summed + inner), len(indices)])
+            laid.append(x.reshape(*(math.prod(sizes) for sizes in groups), 2).contiguous())
+        return laid
+
+    def _rows(self, x: Tensor, indices: str, channels: str) -> Tensor:
+        """(…, t) to (shared, channels, own, t)."""
+        shared, own = self._groups()[0], self._groups()[4]
+        sizes = [math.prod([x.shape[indices.index(i)] for i in group]) for group in (shared, channels, own)]
+        x = x.permute([indices.index(i) for i in shared + channels + own + indices[-1]])
+        return x.reshape(*sizes, x.shape[-1]).contiguous()
+
+    def _back(self, x: Tensor, like: dict[str, int], indices: str, channels: str) -> Tensor:
+        """(shared, channels, own, t) back to the order of ``indices``."""
+        shared, own = self._groups()[0], self._groups()[4]
+        order = shared + channels + own + indices[-1]
+        return x.view([like[i] for i in order]).permute([order.index(i) for i in indices])
+
+    def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
+        _, fresh, summed, _, _ = self._groups()
+        y, saved = native.scan_forward(self._rows(x, self.signal, summed), tensors[0], tensors[1], save=True)
+        sizes = dict(zip(self.signal, x.shape, strict=True)) | dict(self.sizes)
+        return self._back(y, sizes, self.out, fresh), saved
+
+    def recall(self, x: Tensor, tensors: Tensors) -> Any:
+        return self.forward(x, tensors)[1]
+
+    def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
+        _, fresh, summed, _, _ = self._groups()
+        u, dy = self._rows(x, self.signal, summed), self._rows(grad, self.out, fresh)
+        du, da, dw = native.scan_backward(u, dy, tensors[0], tensors[1], kept)
+        sizes = dict(zip(self.signal, x.shape, strict=True))
+        return self._back(du, sizes, self.signal, summed), [da, dw]
+
+    def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
+        """Gradients in the order of the tensors' own indices."""
+        shared, fresh, summed, inner, _ = self._groups()
+        order = shared + fresh + summed + inner
+        done = []
+        for total, x, indices in zip(totals, tensors, (self.modes, self.weight), strict=True):
+            sizes = [x.shape[indices.index(i)] for i in order]
+            done.append(total.view(*sizes, 2).permute([*(order.index(i) for i in indices), len(order)]))
+        return done

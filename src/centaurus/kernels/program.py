@@ -11,9 +11,21 @@ from torch import Tensor
 
 from centaurus.kernels.chain import Chain
 from centaurus.kernels.modes import chunk_tables, generate, toeplitz
-from centaurus.kernels.ops import Chunked, Direct, Link, Mix, Multiply, Scale, Spectrum, ToFrequency, ToTime
+from centaurus.kernels.ops import (
+    Chunked,
+    Direct,
+    Link,
+    Mix,
+    Multiply,
+    Recurrence,
+    Scale,
+    Spectrum,
+    ToFrequency,
+    ToTime,
+)
 from centaurus.kernels.pair import align, pair
 from centaurus.kernels.precision import without_autocast
+from centaurus.kernels.profile import current
 from centaurus.planner.cost import KEPT_BYTES
 from centaurus.planner.device import Device
 from centaurus.planner.expression import Expression, parse, sizes_of
@@ -120,7 +132,7 @@ class Program:
             return self._multiply(step)
         if step.kind == "direct":
             return self._direct(step)
-        return self._chunked(step)
+        return self._scan(step) if step.kind == "scan" else self._chunked(step)
 
     def _multiply(self, step: Step) -> tuple[Link, int, Maker]:
         """A kernel that is transformed just for this step is given to the link in time."""
@@ -157,6 +169,17 @@ class Program:
             return chunk_tables(values[y.number], y.indices, log_a, modes, link.kernel, phase, step.chunk)
 
         return link, 4, tables
+
+    def _scan(self, step: Step) -> tuple[Link, int, Maker]:
+        x, y = step.inputs
+
+        def modes(values: Values, log_a: Tensor | None) -> list[Tensor]:
+            assert log_a is not None
+            turned = torch.polar(log_a[..., 0].exp(), log_a[..., 1])
+            return [torch.view_as_real(turned), values[y.number]]
+
+        sizes = tuple((i, self.size[i]) for i in self.plan.modes)
+        return Recurrence(x.indices, self.plan.modes, y.indices, step.output.indices, sizes), 2, modes
 
     def _values(self, operands: Sequence[Operand]) -> tuple[Values, Tensor | None]:
         """Operands with their indices in the order of the steps; an index that no step has is summed here."""
@@ -230,14 +253,12 @@ def _prime(signal: Operand) -> None:
 
 @lru_cache(maxsize=1024)
 def _program(
-    text: str, time: str, shapes: tuple[tuple[int, ...], ...], device: str, backward: bool, limit: int | None
+    text: str, time: str, shapes: tuple[tuple[int, ...], ...], device: Device, backward: bool, limit: int | None
 ) -> Program:
     expression = parse(text, time)
     sizes, kernel_length = sizes_of(expression, shapes)
     return Program(
-        plan_expression(
-            expression, sizes, kernel_length=kernel_length, device=Device.load(device), backward=backward, limit=limit
-        )
+        plan_expression(expression, sizes, kernel_length=kernel_length, device=device, backward=backward, limit=limit)
     )
 
 
@@ -259,7 +280,7 @@ def temporal_einsum(
         program = Program(plan)
     else:
         backward = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
-        program = _program(expression, time, shapes, operands[0].device.type, backward, limit)
+        program = _program(expression, time, shapes, current(operands[0]), backward, limit)
     with without_autocast(operands[0]):
         return program(operands)
 

@@ -1,7 +1,8 @@
 """Fused operations with hand-written backwards: the end of a block, and short depthwise convolutions.
 
 The end of a block is ``y = silu(scale · norm(u) + before) + after``. Op by op it would read and write the signal a
-dozen times; here it runs in pieces that stay in cache, and backward recomputes instead of storing.
+dozen times; here it runs in pieces that stay in cache, and backward recomputes instead of storing:
+in native code where that is compiled, else by torch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from centaurus.native import functions as native
 
 EPS = 1e-5
 PIECE = 1 << 19  # numbers of a piece: 2 MB in single precision, within a core's cache
@@ -29,6 +32,9 @@ def finish(
     """Return LayerNorm over c of (b, c, t), times ``scale`` (b, c, 1), plus ``before``, SiLU, plus ``after``."""
     if u.dtype in (torch.bfloat16, torch.float16):
         u = u.float()
+    if native.usable(u, weight, bias, scale, before, after):
+        signals = _rows(u), weight, bias, _rows(scale), _rows(before), _rows(after)
+        return native.Norm.apply(*signals, activate, EPS).transpose(0, 1)
     learning = torch.is_grad_enabled() and (u.requires_grad or weight.requires_grad)
     if torch.compiler.is_compiling() or not learning:
         return _plain(u, weight, bias, scale, before, after, activate)

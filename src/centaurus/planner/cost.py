@@ -15,6 +15,7 @@ from centaurus.planner.device import Device
 
 REAL, COMPLEX = 4, 8  # bytes of a number; costs are those of single precision
 REAL_FLOPS, COMPLEX_FLOPS = 2, 8  # of a multiplication and an addition
+SCAN_FLOPS = 12  # of a complex mode's sample: a x + u, and Re(w x)
 FFT_FLOPS = 2.5  # times n log2 n: a real transform of n samples, half of a complex one
 KEPT_BYTES = 96 << 20  # a signal's intermediates in time are kept for backward up to this size in all
 
@@ -36,6 +37,8 @@ CHUNK_TABLE_POWERS = 4  # real numbers of the weighted powers, for each weight a
 CHUNK_TABLE_KEPT = 8  # the same, kept for backward with their gradients
 CHUNK_TURNS = 6  # transpositions of states that are driven and read along different indices
 LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, against the scan
+SCAN_BACKWARD = 3.0  # the native recurrence: states again, adjoint states and four gradients, against forward
+SCAN_BLOCK = 64  # samples between the states that it keeps
 
 
 def only(x: str, y: str) -> str:
@@ -275,6 +278,17 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
     )
     tables, kept = _chunk_tables(r, weight, modes, c.kernel, chunk)
     return Cost(cost.flops, cost.seconds + tables, cost.backward + 2 * tables, cost.kept + kept, cost.transient)
+
+
+def scan(r: Rates, x: str, modes: str, out: str) -> Cost:
+    """The native recurrence: every mode of every row, sample by sample, on signals that are read and written once."""
+    rows = r.count(only(x, modes))
+    steps = float(r.count(modes)) * rows * r.samples
+    copies = r.moved((r.count(x) + r.count(out)) * r.samples)
+    result = r.count(out) * r.samples
+    forward = steps / r.device.scan + copies
+    back = SCAN_BACKWARD * steps / r.device.scan + 2 * copies
+    return r.done(SCAN_FLOPS * steps, forward, back, result + int(2 * steps / SCAN_BLOCK), signal=True, keeps=True)
 
 
 def _chunk_tables(r: Rates, weight: str, modes: str, kernel: str, chunk: int) -> tuple[float, int]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeGuard
@@ -27,17 +30,22 @@ class Device:
     exp: float  # exponentials with sine and cosine
     call: float  # seconds to start one operation
     tile_bytes: int  # largest intermediate of a tile of the batch
+    scan: float = 0.0  # samples of modes through the native recurrence; 0 where there is none
     measured: bool = True
 
     @staticmethod
-    def load(name: str) -> Device:
-        """The stored calibration of this machine, or the default profile of that name (``cpu``, ``cuda``, …)."""
-        return _stored(name)
+    def load(name: str, threads: int | None = None, native: bool = False) -> Device:
+        """Return the stored calibration of this machine, or the default profile of that name (``cpu``, ``cuda``, …).
+
+        Rates are those of ``threads`` (all cores if not given), or of the nearest number of threads that is known.
+        The native recurrence is only in it with ``native``: not every process has it.
+        """
+        return _stored(name, threads or os.cpu_count() or 1, native)
 
     @staticmethod
-    def path() -> Path:
-        """Where ``centaurus calibrate`` stores this machine's rates."""
-        return cache_folder() / "device.json"
+    def path(threads: int) -> Path:
+        """Where ``centaurus calibrate`` stores this machine's rates for a number of threads."""
+        return cache_folder() / f"device-{threads}.json"
 
     @staticmethod
     def read(path: Path) -> Device:
@@ -50,7 +58,9 @@ class Device:
         if not isinstance(data, dict) or set(data) != known:
             raise ValueError(f"{path} is not a device profile of this version; run 'centaurus calibrate' again")
         for key, value in data.items():
-            if key not in ("name", "measured") and not (_is_number(value) and 0 < value < math.inf):
+            if key in ("name", "measured") or (key == "scan" and value == 0):
+                continue
+            if not (_is_number(value) and 0 < value < math.inf):
                 raise ValueError(
                     f"{path} is not a device profile: {key} should be a positive number, got {value!r}; "
                     f"run 'centaurus calibrate' again"
@@ -63,6 +73,20 @@ class Device:
         write_file(path, json.dumps(asdict(self), indent=1) + "\n")
         _stored.cache_clear()
 
+
+ONE = Device(
+    name="cpu (1 thread, AVX-512)",
+    gemm=85e9,
+    complex_gemm=55e9,
+    matrix=0.15e-6,
+    fft=16e9,
+    bandwidth=10e9,
+    transpose=3e9,
+    fresh=2.5e9,
+    exp=0.08e9,
+    call=6e-6,
+    tile_bytes=16 << 20,
+)
 
 CPU = Device(
     name="cpu (2 cores, AVX-512)",
@@ -77,6 +101,11 @@ CPU = Device(
     call=10e-6,
     tile_bytes=16 << 20,
 )
+
+CPUS = {1: ONE, 2: CPU}
+"""Default profiles by threads."""
+
+SCAN = 3e9  # the native recurrence on one of these cores
 
 CUDA = Device(
     name="cuda (unmeasured)",
@@ -98,9 +127,19 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@lru_cache(maxsize=8)
-def _stored(name: str) -> Device:
+def _nearest(counts: Iterable[int], threads: int) -> int:
+    return min(counts, key=lambda count: (abs(math.log(count / threads)), count))
+
+
+@lru_cache(maxsize=32)
+def _stored(name: str, threads: int, native: bool) -> Device:
     if name == "cuda":
         return CUDA
-    path = Device.path()
-    return Device.read(path) if path.is_file() else CPU
+    found = [re.fullmatch(r"device-([1-9]\d*)\.json", path.name) for path in cache_folder().glob("device-*.json")]
+    counts = [int(match[1]) for match in found if match]
+    if counts:
+        device = Device.read(Device.path(_nearest(counts, threads)))
+    else:
+        known = _nearest(CPUS, threads)
+        device = replace(CPUS[known], scan=known * SCAN)
+    return device if native else replace(device, scan=0.0)

@@ -10,6 +10,7 @@ from centaurus.planner.expression import Expression
 from centaurus.planner.plan import Plan
 from centaurus.planner.search import Filter, plan_expression
 
+OTHERS = ("chunked", "direct", "scan")  # convolutions that the paper does not have
 NAMES = ("planned", "natural", "paper", "full-kernel")
 
 
@@ -24,7 +25,7 @@ def full_kernel(e: Expression) -> Filter:
     signal, everything = 1 << e.signal, (1 << len(e.operands)) - 1
 
     def allowed(a: int, b: int, kind: str, domain: str) -> bool:
-        if kind in ("chunked", "direct"):
+        if kind in OTHERS:
             return False
         return not b or not a & signal or b == everything ^ signal
 
@@ -42,7 +43,7 @@ def natural(e: Expression) -> Filter:
             return a in (signal | before, kernel)
         if kind == "contract":
             return domain != "frequency" if a & signal else not (a | b) & ~kernel
-        return kind not in ("chunked", "direct") and (not b or a == signal | before)
+        return kind not in OTHERS and (not b or a == signal | before)
 
     return allowed
 
@@ -65,7 +66,7 @@ def paper(e: Expression, sizes: Mapping[str, int]) -> Filter:
             return a in (signal, kernel)
         if kind == "contract":
             return domain in ("frequency", "none") or not (a | b) & ~kernel
-        return kind not in ("chunked", "direct")
+        return kind not in OTHERS
 
     return allowed
 

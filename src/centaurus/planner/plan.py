@@ -9,6 +9,7 @@ from typing import Any
 from centaurus.planner.expression import Expression
 
 WIDTH = 80  # columns of a printed plan
+MARKS = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": "∗{} ", "scan": "scan "}
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Value:
 class Step:
     """One operation with what it costs."""
 
-    kind: str  # contract | generate | rfft | irfft | multiply | direct | chunked
+    kind: str  # contract | generate | rfft | irfft | multiply | direct | chunked | scan
     inputs: tuple[Value, ...]
     output: Value
     flops: float
@@ -82,9 +83,7 @@ class Plan:
         """The plan on one line."""
         words = []
         for step in self.steps:
-            mark = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": f"∗{step.chunk} "}.get(
-                step.kind, ""
-            )
+            mark = MARKS.get(step.kind, "").format(step.chunk)
             words.append(mark + (step.kind if step.kind in ("rfft", "irfft") else "") + f"[{step.equation}]")
         return " · ".join(words)
 

@@ -170,6 +170,8 @@ class Search:
             p = self.problem
             if p.phase and p.phase not in x:
                 return
+            if r.device.scan and not p.phase and set(y) == set(p.modes):
+                yield out, "scan", cost.scan(r, x, p.modes, z), 0
             for chunk in CHUNKS:
                 if chunk <= 2 * r.samples or chunk == CHUNKS[0]:
                     yield out, "chunked", cost.chunked(r, x, y, p.modes, p.phase, z, chunk), chunk

@@ -15,6 +15,7 @@ from centaurus.kernels.cache import once
 from centaurus.kernels.modes import times
 from centaurus.kernels.pair import align
 from centaurus.kernels.precision import check_precision, without_autocast, working
+from centaurus.kernels.profile import current
 from centaurus.kernels.program import Modes, Program
 from centaurus.layer import Layer, State, check_channels
 from centaurus.planner.device import Device
@@ -194,7 +195,7 @@ class SSM(Layer):
         ``order`` asks for one of ``planner.named.NAMES`` instead of the fastest; ``limit`` is in bytes.
         """
         sizes = (("b", batch), ("t", length), *self._planned_sizes())
-        profile = device or Device.load(self.log_dt.device.type)
+        profile = device or current(self.log_dt)
         expression, modes, phase = _planned_expression(self.topology)
         return named_plan(order, expression, dict(sizes), modes, phase, profile, backward, limit)
 
@@ -266,7 +267,7 @@ class SSM(Layer):
         expression, modes, phase = _planned_expression(self.topology)
         backward = torch.is_grad_enabled() and (u.requires_grad or self.log_dt.requires_grad)
         sizes = (("b", u.shape[0]), ("t", u.shape[-1]), *self._planned_sizes())
-        return _program(expression, sizes, modes, phase, u.device.type, backward)(self._operands(u))
+        return _program(expression, sizes, modes, phase, current(u), backward)(self._operands(u))
 
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
         """A piece with its history, in one chunk or several."""
@@ -348,10 +349,7 @@ def _program(
     sizes: tuple[tuple[str, int], ...],
     modes: str,
     phase: str,
-    device: str,
+    device: Device,
     backward: bool,
 ) -> Program:
-    profile = Device.load(device)
-    return Program(
-        plan_expression(expression, dict(sizes), modes=modes, phase=phase, device=profile, backward=backward)
-    )
+    return Program(plan_expression(expression, dict(sizes), modes=modes, phase=phase, device=device, backward=backward))

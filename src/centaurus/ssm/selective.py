@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from centaurus.kernels.precision import check_precision, without_autocast, working
+from centaurus.kernels.selective import SelectiveScan
 from centaurus.layer import Layer, State, check_channels
+from centaurus.native.functions import Selective, usable
 from centaurus.ssm.kernel import DT_RANGE, kaiming_uniform
 from centaurus.ssm.topology import BlockCounts, check_arguments
 
@@ -98,10 +100,25 @@ class S6(Layer):
         if scan == self._chunks and torch.compiler.is_dynamo_compiling():  # which would unroll the chunks
             scan = torch.compiler.disable(self._chunks)
         with without_autocast(u):
-            y, x = scan(u.to(x.dtype), x)
+            if state is None and not keep and u.shape[-1] > CHUNK and not torch.compiler.is_dynamo_compiling():
+                y = self._whole(u.to(x.dtype))
+            else:
+                y, x = scan(u.to(x.dtype), x)
             if self.M is not None:
                 y = self.M.to(y.dtype) @ y
         return y.to(torch.promote_types(u.dtype, self.A_log.dtype)), x
+
+    def _whole(self, u: Tensor) -> Tensor:
+        """A whole signal (b, i, t) from zero history, in native code where that is compiled."""
+        down, up, B, C, A_log = (p.to(u.dtype) for p in (self.dt_down, self.dt_up, self.B, self.C, self.A_log))
+        flat = u.transpose(0, 1).reshape(u.shape[1], -1)
+        dt = nn.functional.softplus(torch.addmm(self.dt_bias.to(u.dtype)[:, None], up, down @ flat))
+        dt = dt.view(u.shape[1], u.shape[0], -1).transpose(0, 1)
+        into, out_of = u.transpose(1, 2) @ B.t(), u.transpose(1, 2) @ C.t()  # b t n
+        E = torch.ones_like(A_log) if self.E is None else self.E.to(u.dtype)
+        run = Selective if usable(u) else SelectiveScan
+        y: Tensor = run.apply(u, dt, into, out_of, torch.exp(A_log), E)
+        return y
 
     def _chunks(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Chunk after chunk; for backward only the states between them are kept."""

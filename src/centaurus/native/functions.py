@@ -1,0 +1,186 @@
+"""The C kernels on tensors: float32 on the CPU, split over torch's threads, with their gradients."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from centaurus.native.library import library, status
+
+BLOCK = 64  # samples between saved states, as in scan.c and selective.c
+SPLIT = 1 << 20  # multiplications below which a second thread costs more than it saves
+
+
+def usable(*tensors: Tensor | None) -> bool:
+    """Whether the kernels are there and take these tensors."""
+    plain = all(x is None or (x.dtype == torch.float32 and x.device.type == "cpu") for x in tensors)
+    return plain and not torch.compiler.is_compiling() and library() is not None
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "centaurus-native")
+
+
+def _parts(count: int, work: float) -> list[tuple[int, int]]:
+    """Split ``count`` units among torch's threads."""
+    threads = min(torch.get_num_threads(), count) if work > SPLIT else 1
+    edges = [count * k // threads for k in range(threads + 1)]
+    return list(pairwise(edges))
+
+
+def _run(parts: list[tuple[int, int]], call: Callable[[int, int, int], int]) -> None:
+    """Run ``call(part, first, last)`` for all parts, on several threads where there are several; ctypes lets them."""
+    if len(parts) == 1:
+        failed = call(0, *parts[0])
+    else:
+        jobs = [_pool(torch.get_num_threads()).submit(call, k, *part) for k, part in enumerate(parts)]
+        failed = sum(job.result() for job in jobs)
+    if failed:
+        raise MemoryError("not enough memory for a native kernel")
+
+
+def _at(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def scan_forward(u: Tensor, a: Tensor, w: Tensor, save: bool) -> tuple[Tensor, Tensor | None]:
+    """Return y (s, j, b, t) of u (s, i, b, t) through modes a, w (s, j, i, m, 2), and the states that backward needs.
+
+    x[t] = a x[t-1] + u[t], y[t] = Σ_i Σ_m Re(w x[t]), all contiguous.
+    """
+    (s, i, b, t), (_, j, _, m, _) = u.shape, a.shape
+    kernels, lanes = library(), status().lanes
+    assert kernels is not None
+    y = u.new_empty(s, j, b, t)
+    saved = u.new_empty(-(-t // BLOCK), s, j, i, m, 2, b) if save else None
+    sizes = (ctypes.c_long * 6)(s, i, j, m, b, t)
+    parts = _parts(-(-s * j * b // lanes), float(a.numel()) * b * t)
+    run = kernels.centaurus_scan_forward
+    arguments = [u.data_ptr(), y.data_ptr(), a.data_ptr(), w.data_ptr(), _at(saved), sizes]
+    _run(parts, lambda part, first, last: run(*arguments, first, last))
+    return y, saved
+
+
+def scan_backward(u: Tensor, grad: Tensor, a: Tensor, w: Tensor, saved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of u, a and w of ``scan_forward``."""
+    (s, i, b, t), (_, j, _, m, _) = u.shape, a.shape
+    kernels, lanes = library(), status().lanes
+    assert kernels is not None
+    parts = _parts(-(-s * i * b // lanes), 3.0 * a.numel() * b * t)
+    du = torch.empty_like(u)
+    da, dw = (a.new_zeros(len(parts), *a.shape) for _ in range(2))
+    sizes = (ctypes.c_long * 6)(s, i, j, m, b, t)
+    run = kernels.centaurus_scan_backward
+    arguments = [x.data_ptr() for x in (u, grad, a, w, saved, du)]
+    _run(parts, lambda part, first, last: run(*arguments, _at(da[part]), _at(dw[part]), sizes, first, last))
+    return du, da.sum(0), dw.sum(0)
+
+
+class Norm(torch.autograd.Function):
+    """silu(scale · norm(u) + before) + after of (c, b, t) signals; scale is (c, b, 1)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        scale: Tensor | None,
+        before: Tensor | None,
+        after: Tensor | None,
+        activate: bool,
+        eps: float,
+    ) -> Tensor:
+        # Without a scale the batch is one long row.
+        c, b, t = u.shape if scale is not None else (u.shape[0], 1, u.shape[1] * u.shape[2])
+        kernels = library()
+        assert kernels is not None
+        y, mean, rstd = torch.empty_like(u), u.new_empty(b, t), u.new_empty(b, t)
+        run = kernels.centaurus_norm_forward
+        arguments = [_at(x) for x in (u, weight, bias, scale, before, after, y, mean, rstd)]
+        _run(
+            _parts(b, 8.0 * u.numel()),
+            lambda part, first, last: run(*arguments, c, b, t, activate, eps, first, last),
+        )
+        ctx.save_for_backward(u, weight, bias, scale, before, mean, rstd)
+        ctx.activate, ctx.after = activate, after is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        u, weight, bias, scale, before, mean, rstd = ctx.saved_tensors
+        c, (b, t) = u.shape[0], mean.shape
+        kernels = library()
+        assert kernels is not None
+        grad = grad.contiguous()
+        du = torch.empty_like(u)
+        added = None if before is None else torch.empty_like(u)
+        parts = _parts(b, 16.0 * u.numel())
+        sums = torch.zeros(len(parts), 2, c, dtype=torch.float64)
+        run = kernels.centaurus_norm_backward
+        arguments = [_at(x) for x in (u, weight, bias, scale, before, grad, mean, rstd, du, added)]
+
+        def call(part: int, first: int, last: int) -> int:
+            gain, shift = sums[part].unbind()
+            failed: int = run(*arguments, gain.data_ptr(), shift.data_ptr(), c, b, t, ctx.activate, first, last)
+            return failed
+
+        _run(parts, call)
+        dweight, dbias = sums.sum(0).to(weight.dtype).unbind()
+        return du, dweight, dbias, None, added, grad if ctx.after else None, None, None
+
+
+class Selective(torch.autograd.Function):
+    """The recurrence of S6: u, Δ (b, i, t), B, C (b, t, n), A, E (i, n) to y (b, i, t); A is positive."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, dt: Tensor, into: Tensor, out_of: Tensor, A: Tensor, E: Tensor) -> Tensor:
+        kernels, lanes = library(), status().lanes
+        assert kernels is not None
+        ctx.states = A.shape[1]
+        more = -A.shape[1] % lanes
+        given = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (into, out_of, A, E)]
+        tensors = [x.contiguous() for x in (u, dt, *given)]
+        b, i, t = u.shape
+        n = ctx.states + more
+        y = torch.empty_like(tensors[0])
+        saved = u.new_empty(b, i, -(-t // BLOCK), n) if any(ctx.needs_input_grad) else None
+        run = kernels.centaurus_selective_forward
+        arguments = [_at(x) for x in (*tensors, y, saved)]
+        _run(_parts(b * i, 16.0 * u.numel() * n), lambda part, first, last: run(*arguments, i, n, t, first, last))
+        ctx.save_for_backward(*tensors, *([] if saved is None else [saved]))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        *tensors, saved = ctx.saved_tensors
+        kernels = library()
+        assert kernels is not None
+        grad = grad.contiguous()
+        b, i, t = grad.shape
+        n = saved.shape[-1]
+        wanted = [torch.empty_like(x) for x in tensors[:4]]
+        parts = _parts(b, 32.0 * grad.numel() * n)
+        sums = torch.zeros(2, len(parts), i, n, dtype=torch.float64)
+        run = kernels.centaurus_selective_backward
+        arguments = [_at(x) for x in (*tensors, grad, saved, *wanted)]
+
+        def call(part: int, first: int, last: int) -> int:
+            failed: int = run(*arguments, _at(sums[0, part]), _at(sums[1, part]), i, n, t, first, last)
+            return failed
+
+        _run(parts, call)
+        dA, dE = (x[:, : ctx.states].to(grad.dtype) for x in sums.sum(1))
+        du, ddt, dB, dC = wanted
+        return du, ddt, dB[..., : ctx.states], dC[..., : ctx.states], dA, dE

@@ -1,0 +1,304 @@
+/* Diagonal state-space recurrences over whole signals, with their backward pass.
+
+       x[t] = a x[t-1] + u[t]          y[t] = Σ_i Σ_m Re(w x[t])
+
+   u is (s, i, b, t) and y is (s, j, b, t), both contiguous; a and w are (s, j, i, m, 2). With i = j = 1 every channel
+   s has its own m modes (pointwise, bottleneck, depthwise); with s = 1 every pair of channels has (full). A vector
+   holds one sample of LANES rows, whatever channel or row of the batch they belong to: any batch fills the lanes.
+   Signals go in blocks of BLOCK samples; the states before each are saved as (block, s, j, i, m, 2, b), and backward
+   computes those inside a block again. */
+#include "vector.h"
+
+#define BLOCK 64
+
+typedef struct {
+  long s, i, j, m, b, t;
+} Shape;
+
+/* Where the rows of a vector are: for forward rows of y, for backward rows of u. */
+typedef struct {
+  int count; /* rows that exist; the others repeat the last one and are not written */
+  long s[LANES], c[LANES], b[LANES];
+} Rows;
+
+INLINE Rows rows_of(long group, long channels, long batch, long rows) {
+  Rows r;
+  long left = rows - group * LANES;
+  r.count = left < LANES ? (int)left : LANES;
+  for (int k = 0; k < LANES; k++) {
+    long row = group * LANES + (k < r.count ? k : r.count - 1);
+    r.b[k] = row % batch;
+    r.c[k] = row / batch % channels;
+    r.s[k] = row / batch / channels;
+  }
+  return r;
+}
+
+/* Of each lane the first of its pair's modes, the pair of input i and output j. */
+INLINE long first_mode(const Shape *z, long s, long j, long i) { return ((s * z->j + j) * z->i + i) * z->m; }
+
+/* (re, im) of a and w of mode m, one pair of channels a lane. */
+INLINE void coefficients(vec *out, const float *a, const float *w, const long *modes, long m) {
+  for (int k = 0; k < LANES; k++) {
+    long at = 2 * (modes[k] + m);
+    out[0][k] = a[at];
+    out[1][k] = a[at + 1];
+    out[2][k] = w[at];
+    out[3][k] = w[at + 1];
+  }
+}
+
+/* Two modes at a time, so that one's arithmetic hides the other's latency: of the same rows, or one each of two. */
+INLINE void run_two(const vec *u0, const vec *u1, vec *y0, vec *y1, vec *x, const vec *c, int n, int same) {
+  vec r0 = x[0], i0 = x[1], r1 = x[2], i1 = x[3];
+  for (int t = 0; t < n; t++) {
+    vec v0 = u0[t], v1 = same ? v0 : u1[t];
+    vec s0 = c[0] * r0 + (v0 - c[1] * i0), s1 = c[4] * r1 + (v1 - c[5] * i1);
+    i0 = c[0] * i0 + c[1] * r0;
+    i1 = c[4] * i1 + c[5] * r1;
+    r0 = s0;
+    r1 = s1;
+    if (same) {
+      y0[t] += (c[2] * r0 - c[3] * i0) + (c[6] * r1 - c[7] * i1);
+    } else {
+      y0[t] += c[2] * r0 - c[3] * i0;
+      y1[t] += c[6] * r1 - c[7] * i1;
+    }
+  }
+  x[0] = r0, x[1] = i0, x[2] = r1, x[3] = i1;
+}
+
+INLINE void run_one(const vec *u, vec *y, vec *x, const vec *c, int n) {
+  vec r = x[0], i = x[1];
+  for (int t = 0; t < n; t++) {
+    vec s = c[0] * r + (u[t] - c[1] * i);
+    i = c[0] * i + c[1] * r;
+    r = s;
+    y[t] += c[2] * r - c[3] * i;
+  }
+  x[0] = r, x[1] = i;
+}
+
+INLINE void save(float *saved, const Shape *z, const Rows *r, const long *modes, long m, const vec *x) {
+  for (int k = 0; k < r->count; k++) {
+    float *at = saved + 2 * (modes[k] + m) * z->b + r->b[k];
+    at[0] = x[0][k];
+    at[z->b] = x[1][k];
+  }
+}
+
+INLINE void recall(const float *saved, const Shape *z, const Rows *r, const long *modes, long m, vec *x) {
+  for (int k = 0; k < LANES; k++) {
+    const float *at = saved + 2 * (modes[k] + m) * z->b + r->b[k];
+    x[0][k] = at[0];
+    x[1][k] = at[z->b];
+  }
+}
+
+/* Output rows first … last (in groups of LANES); saved may be null. Returns 0, or 1 without memory. */
+int centaurus_scan_forward(const float *u, float *y, const float *a, const float *w, float *saved, const long *sizes,
+                           long first, long last) {
+  const Shape z = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+  const long each = z.i * z.m, count = z.s * z.j * z.b, per_block = 2 * z.s * z.j * each * z.b;
+  const int lone = each == 1; /* then two groups side by side */
+  vec *x = vectors(4 * each), *c = vectors(8 * each), *u0 = vectors(4 * BLOCK);
+  long *modes = malloc(sizeof(long) * 2 * LANES * (size_t)z.i);
+  const int failed = !x || !c || !u0 || !modes;
+  const unsigned subnormals = flush_subnormals();
+  vec *u1 = u0 + BLOCK, *y0 = u0 + 2 * BLOCK, *y1 = u0 + 3 * BLOCK;
+  for (long g = first; g < last && !failed;) {
+    const int groups = lone && g + 2 <= last ? 2 : 1;
+    Rows r[2];
+    const float *in[2][LANES];
+    float *out[2][LANES];
+    for (int q = 0; q < groups; q++) {
+      r[q] = rows_of(g + q, z.j, z.b, count);
+      for (int k = 0; k < LANES; k++) {
+        out[q][k] = y + ((r[q].s[k] * z.j + r[q].c[k]) * z.b + r[q].b[k]) * z.t;
+        in[q][k] = u + (r[q].s[k] * z.i * z.b + r[q].b[k]) * z.t;
+        for (long i = 0; i < z.i; i++) modes[(q * z.i + i) * LANES + k] = first_mode(&z, r[q].s[k], r[q].c[k], i);
+      }
+      for (long i = 0; i < z.i; i++)
+        for (long m = 0; m < z.m; m++)
+          coefficients(c + 4 * ((q * z.i + i) * z.m + m), a, w, modes + (q * z.i + i) * LANES, m);
+    }
+    memset(x, 0, sizeof(vec) * 4 * (size_t)each);
+    for (long start = 0; start < z.t; start += BLOCK) {
+      const int n = z.t - start < BLOCK ? (int)(z.t - start) : BLOCK;
+      if (saved)
+        for (int q = 0; q < groups; q++)
+          for (long i = 0; i < z.i; i++)
+            for (long m = 0; m < z.m; m++)
+              save(saved + start / BLOCK * per_block, &z, &r[q], modes + (q * z.i + i) * LANES, m,
+                   x + 2 * ((q * z.i + i) * z.m + m));
+      memset(y0, 0, sizeof(vec) * 2 * BLOCK);
+      if (groups == 2) {
+        gather(in[0], start, n, u0);
+        gather(in[1], start, n, u1);
+        run_two(u0, u1, y0, y1, x, c, n, 0);
+        scatter(out[1], r[1].count, start, n, y1);
+      } else {
+        for (long i = 0; i < z.i; i++) {
+          const float *rows[LANES];
+          for (int k = 0; k < LANES; k++) rows[k] = in[0][k] + i * z.b * z.t;
+          gather(rows, start, n, u0);
+          long m = 0;
+          for (; m + 2 <= z.m; m += 2) run_two(u0, u0, y0, y0, x + 2 * (i * z.m + m), c + 4 * (i * z.m + m), n, 1);
+          if (m < z.m) run_one(u0, y0, x + 2 * (i * z.m + m), c + 4 * (i * z.m + m), n);
+        }
+      }
+      scatter(out[0], r[0].count, start, n, y0);
+    }
+    g += groups;
+  }
+  restore_subnormals(subnormals);
+  free(x), free(c), free(u0), free(modes);
+  return failed;
+}
+
+/* One mode through a block both ways. x: state before the block; p: adjoint state after it, then before it;
+   d: gradients of (a, w) in four vectors; path: room for the states. */
+INLINE void back_one(const vec *u, const vec *g, vec *du, const vec *x, vec *p, const vec *c, vec *d, int n,
+                     vec *path) {
+  vec r = x[0], i = x[1];
+  for (int t = 0; t < n; t++) {
+    path[2 * t] = r, path[2 * t + 1] = i;
+    vec s = c[0] * r + (u[t] - c[1] * i);
+    i = c[0] * i + c[1] * r;
+    r = s;
+  }
+  path[2 * n] = r, path[2 * n + 1] = i;
+  vec pr = p[0], pi = p[1], dar = {0}, dai = {0}, dwr = {0}, dwi = {0};
+  for (int t = n - 1; t >= 0; t--) {
+    const vec q = g[t], *at = path + 2 * t;
+    vec s = c[0] * pr + (c[1] * pi + c[2] * q);
+    pi = c[0] * pi - (c[1] * pr + c[3] * q);
+    pr = s;
+    du[t] += pr;
+    dwr += q * at[2];
+    dwi -= q * at[3];
+    dar += at[0] * pr + at[1] * pi;
+    dai += at[0] * pi - at[1] * pr;
+  }
+  p[0] = pr, p[1] = pi;
+  d[0] += dar, d[1] += dai, d[2] += dwr, d[3] += dwi;
+}
+
+/* The same for two modes at a time. */
+INLINE void back_two(const vec *u0, const vec *u1, const vec *g0, const vec *g1, vec *du0, vec *du1, const vec *x,
+                     vec *p, const vec *c, vec *d, int n, vec *path, int same) {
+  vec r0 = x[0], i0 = x[1], r1 = x[2], i1 = x[3];
+  for (int t = 0; t < n; t++) {
+    vec *at = path + 4 * t, v0 = u0[t], v1 = same ? v0 : u1[t];
+    at[0] = r0, at[1] = i0, at[2] = r1, at[3] = i1;
+    vec s0 = c[0] * r0 + (v0 - c[1] * i0), s1 = c[4] * r1 + (v1 - c[5] * i1);
+    i0 = c[0] * i0 + c[1] * r0;
+    i1 = c[4] * i1 + c[5] * r1;
+    r0 = s0;
+    r1 = s1;
+  }
+  path[4 * n] = r0, path[4 * n + 1] = i0, path[4 * n + 2] = r1, path[4 * n + 3] = i1;
+  vec pr0 = p[0], pi0 = p[1], pr1 = p[2], pi1 = p[3];
+  vec ar0 = {0}, ai0 = {0}, wr0 = {0}, wi0 = {0}, ar1 = {0}, ai1 = {0}, wr1 = {0}, wi1 = {0};
+  for (int t = n - 1; t >= 0; t--) {
+    const vec *at = path + 4 * t, q0 = g0[t], q1 = same ? q0 : g1[t];
+    vec s0 = c[0] * pr0 + (c[1] * pi0 + c[2] * q0), s1 = c[4] * pr1 + (c[5] * pi1 + c[6] * q1);
+    pi0 = c[0] * pi0 - (c[1] * pr0 + c[3] * q0);
+    pi1 = c[4] * pi1 - (c[5] * pr1 + c[7] * q1);
+    pr0 = s0;
+    pr1 = s1;
+    if (same) {
+      du0[t] += pr0 + pr1;
+    } else {
+      du0[t] += pr0;
+      du1[t] += pr1;
+    }
+    wr0 += q0 * at[4], wi0 -= q0 * at[5], wr1 += q1 * at[6], wi1 -= q1 * at[7];
+    ar0 += at[0] * pr0 + at[1] * pi0, ai0 += at[0] * pi0 - at[1] * pr0;
+    ar1 += at[2] * pr1 + at[3] * pi1, ai1 += at[2] * pi1 - at[3] * pr1;
+  }
+  p[0] = pr0, p[1] = pi0, p[2] = pr1, p[3] = pi1;
+  d[0] += ar0, d[1] += ai0, d[2] += wr0, d[3] += wi0, d[4] += ar1, d[5] += ai1, d[6] += wr1, d[7] += wi1;
+}
+
+/* Input rows first … last (in groups of LANES). da and dw are added to. Returns 0, or 1 without memory. */
+int centaurus_scan_backward(const float *u, const float *dy, const float *a, const float *w, const float *saved,
+                            float *du, float *da, float *dw, const long *sizes, long first, long last) {
+  const Shape z = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+  const long each = z.j * z.m, count = z.s * z.i * z.b, per_block = 2 * z.s * z.j * z.i * z.m * z.b;
+  const int lone = each == 1;
+  vec *p = vectors(4 * each), *c = vectors(8 * each), *d = vectors(8 * each), *room = vectors(6 * BLOCK + 4 * BLOCK + 4);
+  long *modes = malloc(sizeof(long) * 2 * LANES * (size_t)z.j);
+  const int failed = !p || !c || !d || !room || !modes;
+  const unsigned subnormals = flush_subnormals();
+  vec *u0 = room, *u1 = room + BLOCK, *g0 = room + 2 * BLOCK, *g1 = room + 3 * BLOCK, *d0 = room + 4 * BLOCK;
+  vec *d1 = room + 5 * BLOCK, *path = room + 6 * BLOCK;
+  for (long g = first; g < last && !failed;) {
+    const int groups = lone && g + 2 <= last ? 2 : 1;
+    Rows r[2];
+    const float *in[2][LANES], *from[2][LANES];
+    float *out[2][LANES];
+    for (int q = 0; q < groups; q++) {
+      r[q] = rows_of(g + q, z.i, z.b, count);
+      for (int k = 0; k < LANES; k++) {
+        long at = ((r[q].s[k] * z.i + r[q].c[k]) * z.b + r[q].b[k]) * z.t;
+        in[q][k] = u + at;
+        out[q][k] = du + at;
+        from[q][k] = dy + (r[q].s[k] * z.j * z.b + r[q].b[k]) * z.t;
+        for (long j = 0; j < z.j; j++) modes[(q * z.j + j) * LANES + k] = first_mode(&z, r[q].s[k], j, r[q].c[k]);
+      }
+      for (long j = 0; j < z.j; j++)
+        for (long m = 0; m < z.m; m++)
+          coefficients(c + 4 * ((q * z.j + j) * z.m + m), a, w, modes + (q * z.j + j) * LANES, m);
+    }
+    memset(p, 0, sizeof(vec) * 4 * (size_t)each);
+    memset(d, 0, sizeof(vec) * 8 * (size_t)each);
+    for (long block = (z.t - 1) / BLOCK; block >= 0; block--) {
+      const long start = block * BLOCK;
+      const int n = z.t - start < BLOCK ? (int)(z.t - start) : BLOCK;
+      const float *states = saved + block * per_block;
+      vec x[4] = {{0}};
+      memset(d0, 0, sizeof(vec) * 2 * BLOCK);
+      gather(in[0], start, n, u0);
+      if (groups == 2) {
+        gather(in[1], start, n, u1);
+        gather(from[0], start, n, g0);
+        gather(from[1], start, n, g1);
+        recall(states, &z, &r[0], modes, 0, x);
+        recall(states, &z, &r[1], modes + LANES, 0, x + 2);
+        back_two(u0, u1, g0, g1, d0, d1, x, p, c, d, n, path, 0);
+        scatter(out[1], r[1].count, start, n, d1);
+      } else {
+        for (long j = 0; j < z.j; j++) {
+          const float *rows[LANES];
+          for (int k = 0; k < LANES; k++) rows[k] = from[0][k] + j * z.b * z.t;
+          gather(rows, start, n, g0);
+          long m = 0;
+          for (; m + 2 <= z.m; m += 2) {
+            long at = j * z.m + m;
+            recall(states, &z, &r[0], modes + j * LANES, m, x);
+            recall(states, &z, &r[0], modes + j * LANES, m + 1, x + 2);
+            back_two(u0, u0, g0, g0, d0, d0, x, p + 2 * at, c + 4 * at, d + 4 * at, n, path, 1);
+          }
+          if (m < z.m) {
+            long at = j * z.m + m;
+            recall(states, &z, &r[0], modes + j * LANES, m, x);
+            back_one(u0, g0, d0, x, p + 2 * at, c + 4 * at, d + 4 * at, n, path);
+          }
+        }
+      }
+      scatter(out[0], r[0].count, start, n, d0);
+    }
+    for (int q = 0; q < groups; q++)
+      for (long at = 0; at < each; at++)
+        for (int k = 0; k < r[q].count; k++) {
+          long mode = 2 * (modes[(q * z.j + at / z.m) * LANES + k] + at % z.m);
+          const vec *own = d + 4 * (q * each + at);
+          da[mode] += own[0][k], da[mode + 1] += own[1][k], dw[mode] += own[2][k], dw[mode + 1] += own[3][k];
+        }
+    g += groups;
+  }
+  restore_subnormals(subnormals);
+  free(p), free(c), free(d), free(room), free(modes);
+  return failed;
+}

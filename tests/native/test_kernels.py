@@ -1,0 +1,160 @@
+"""The C kernels against the recurrences in fp64, forward and backward, for shapes that fill no vector."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import centaurus as ct
+from centaurus.kernels.profile import current
+from centaurus.kernels.program import Program
+from centaurus.kernels.selective import SelectiveScan
+from centaurus.native import functions
+from centaurus.native.library import status
+from centaurus.nn.fused import EPS, _plain
+from centaurus.planner.search import enumerate_plans
+from centaurus.ssm import S6, SSM
+from centaurus.ssm.layer import _planned_expression
+from tests.reference import gradients, recurrence, selective, worst
+
+FINE = 2e-5  # of single precision, against double
+
+
+@pytest.fixture(autouse=True)
+def _native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CENTAURUS_NATIVE", "1")
+    if not status().used:
+        pytest.skip(f"no native kernels: {status().reason}")
+
+
+def scanned(u: Tensor, a: Tensor, w: Tensor) -> Tensor:
+    """x[t] = a x[t-1] + u[t], y = Σ Re(w x), sample by sample; a and w are complex (s, j, i, m)."""
+    x = torch.zeros(*a.shape, u.shape[2], dtype=a.dtype)
+    outputs = []
+    for sample in u.unbind(-1):  # s i b
+        x = a[..., None] * x + sample[:, None, :, None]
+        outputs.append((w[..., None] * x).real.sum((2, 3)))
+    return torch.stack(outputs, -1)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_the_recurrence_is_that_of_every_sample(data: st.DataObject) -> None:
+    s, i, j, m, b = (data.draw(st.integers(1, top), name) for name, top in zip("sijmb", (9, 3, 3, 5, 18), strict=True))
+    t, threads = data.draw(st.integers(1, 100), "t"), data.draw(st.sampled_from((1, 2)), "threads")
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99), "seed"))
+    u, dy = (torch.randn(s, c, b, t, generator=generator) for c in (i, j))
+    a = torch.polar(*(torch.rand(s, j, i, m, generator=generator) * top for top in (1.0, 3.0)))
+    w = torch.randn(s, j, i, m, 2, generator=generator)
+    split, functions.SPLIT = functions.SPLIT, 0
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        modes = torch.view_as_real(a).contiguous()
+        y, saved = functions.scan_forward(u, modes, w, save=True)
+        assert saved is not None
+        found = functions.scan_backward(u, dy, modes, w, saved)
+    finally:
+        torch.set_num_threads(before)
+        functions.SPLIT = split
+    exact = [x.double().requires_grad_() for x in (u, torch.view_as_real(a), w)]
+    wanted = scanned(exact[0], *(torch.view_as_complex(x) for x in exact[1:]))
+    assert worst([y, *found], [wanted, *torch.autograd.grad(wanted, exact, dy.double())]) < FINE
+
+
+LAYERS = {
+    "full": {"in_channels": 3, "out_channels": 5, "states": 3},
+    "pointwise": {"in_channels": 4, "out_channels": 6, "states": 9},
+    "bottleneck": {"in_channels": 4, "out_channels": 3, "states": 8, "substates": 3},
+    "depthwise": {"in_channels": 5, "states": 4},
+    "separable": {"in_channels": 5, "states": 4, "out_channels": 3},
+    "grouped": {"in_channels": 4, "out_channels": 6, "states": 4, "groups": 2},
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("batch", "length"), [(3, 100), (1, 1)])
+def test_every_plan_with_the_recurrence_is_the_layer(name: str, batch: int, length: int) -> None:
+    torch.manual_seed(0)
+    layer = SSM(name, **LAYERS[name])
+    u = torch.randn(batch, layer.in_channels, length, requires_grad=True)
+    inputs = [u, *layer.parameters()]
+    y, _ = recurrence(layer, u)
+    wanted = [y, *gradients([y], inputs)]
+    expression, modes, phase = _planned_expression(layer.topology)
+    sizes = {"b": batch, "t": length, **layer.topology.size}
+    plans = enumerate_plans(expression, sizes, modes=modes, phase=phase, device=current(u))
+    recurrent = [plan for plan in plans if any(step.kind == "scan" for step in plan.steps)]
+    assert recurrent
+    for plan in recurrent[:20]:
+        y = layer.run_program(Program(plan), u)
+        assert worst([y, *gradients([y], inputs)], wanted) < FINE, plan.summary()
+
+
+def test_double_precision_and_complex_layers_stay_with_torch() -> None:
+    double = torch.zeros(1, dtype=torch.float64)
+    assert current(torch.zeros(1)).scan > 0
+    assert current(double).scan == 0
+    plan = SSM("pointwise", 4, states=8, complex=True).plan(8, 512)
+    assert all(step.kind != "scan" for p in (plan, *plan.runners_up) for step in p.steps)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_norm_activation_and_skips(data: st.DataObject) -> None:
+    c, b, t = (data.draw(st.integers(low, top), name) for name, low, top in (("c", 6, 40), ("b", 1, 4), ("t", 1, 200)))
+    scaled, before, after, activate = (data.draw(st.booleans(), name) for name in ("scale", "before", "after", "silu"))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99), "seed"))
+
+    def signal(wanted: bool = True) -> Tensor | None:
+        return torch.randn(c, b, t, generator=generator).requires_grad_() if wanted else None
+
+    u, x, y = signal(), signal(before), signal(after)
+    weight, bias = (torch.randn(c, generator=generator).requires_grad_() for _ in range(2))
+    scale = torch.empty(c, b, 1).bernoulli_(0.7, generator=generator) / 0.7 if scaled else None
+    result = functions.Norm.apply(u, weight, bias, scale, x, y, activate, EPS).transpose(0, 1)
+    inputs = [z for z in (u, weight, bias, x, y) if z is not None]
+
+    def plain(z: Tensor | None) -> Tensor | None:
+        return None if z is None else z.double().transpose(0, 1)
+
+    exact = _plain(plain(u), weight.double(), bias.double(), plain(scale), plain(x), plain(y), activate)
+    assert worst([result, *gradients([result], inputs)], [exact, *gradients([exact], inputs)]) < FINE
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize(("channels", "states", "batch", "length"), [(4, 5, 3, 100), (16, 40, 1, 300), (2, 16, 2, 33)])
+def test_the_selective_recurrence(
+    native: str, channels: int, states: int, batch: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CENTAURUS_NATIVE", native)
+    monkeypatch.setattr("centaurus.kernels.selective.SEGMENT", 40 * channels * states)  # several segments
+    torch.manual_seed(0)
+    layer = S6(channels, 3, states=states)
+    u = torch.randn(batch, channels, length, requires_grad=True)
+    inputs = [u, *layer.parameters()]
+    y, (exact, _) = layer(u), selective(layer, u)
+    assert worst([y, *gradients([y], inputs)], [exact, *gradients([exact], inputs)]) < FINE
+
+
+def test_the_selective_recurrence_in_torch_is_its_own_derivative() -> None:
+    torch.manual_seed(0)
+    b, i, n, t = 1, 2, 2, 18
+    shapes = [(b, i, t), (b, i, t), (b, t, n), (b, t, n), (i, n), (i, n)]
+    given = [torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(SelectiveScan.apply, given)
+
+
+def test_a_network_trains_alike_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = ct.classifier("kws-hybrid-2", classes=5).train()
+    u = torch.randn(3, 1, 2048)
+    found = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("CENTAURUS_NATIVE", switch)
+        torch.manual_seed(0)  # of dropout
+        y = net(u)
+        found.append([y, *gradients([y], list(net.parameters()))])
+    assert worst(found[0], found[1]) < 1e-3  # many layers of single precision
