@@ -121,3 +121,9 @@ def test_importing_the_package_imports_no_torch() -> None:
     code = "import sys, centaurus, centaurus.planner, centaurus.cli.main; dir(centaurus); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_misspelt_public_name_suggests_the_right_one() -> None:
+    code = "import centaurus; centaurus.denoizer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "has no attribute 'denoizer'. Did you mean: 'denoiser'?" in done.stderr

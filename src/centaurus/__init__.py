@@ -6,6 +6,7 @@ are listed in ``__init__.pyi``, which type checkers read.
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -18,6 +19,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its module; where a package is missing, say which extra has it."""
     if name == "__version__":
         return _version()
+    if name not in __all__ and not name.startswith("_"):
+        raise AttributeError(f"module 'centaurus' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     try:
         return _load(name)
     except ModuleNotFoundError as error:

@@ -150,7 +150,7 @@ def test_texts_and_files_that_do_not_agree_are_named(folders: dict[str, Path], t
     shutil.copytree(folders["mls"], tmp_path / "many")
     with (tmp_path / "many" / "dev" / "transcripts.txt").open("a") as file:
         file.write("no text here\n")
-    with pytest.raises(AudioError, match="line 4 is no name and text"):
+    with pytest.raises(AudioError, match="line 4 is not a name and a text"):
         data.open_corpus(tmp_path / "many")
 
 

@@ -16,7 +16,7 @@ Samples = NDArray[np.float32]
 
 
 def change_speed(x: Samples, factor: float) -> Samples:
-    """Faster (above one) or slower, pitch with it, as a tape would: round(t / factor) frames."""
+    """Return the signal faster (factor above one) or slower, with its pitch: round(t / factor) frames."""
     if not 0.1 < factor < 10:
         raise ValueError(f"a speed between 0.1 and 10 is possible, not {factor}")
     if factor == 1 or not len(x):
@@ -25,7 +25,7 @@ def change_speed(x: Samples, factor: float) -> Samples:
 
 
 def shift(x: Samples, frames: int) -> Samples:
-    """Later by so many frames, or earlier if negative; what leaves is lost, what enters is zero."""
+    """Return the signal shifted later by a number of frames, or earlier if negative, padded with zeros."""
     y = np.zeros_like(x)
     if frames >= 0:
         y[frames:] = x[: max(0, len(x) - frames)]
@@ -35,7 +35,7 @@ def shift(x: Samples, frames: int) -> Samples:
 
 
 def fit(x: Samples, frames: int, at: int = 0) -> Samples:
-    """Exactly so many frames: cut at the end, or put at ``at`` among zeros."""
+    """Return the signal with exactly this many frames: cut at the end, or padded with zeros and placed at ``at``."""
     if len(x) >= frames:
         return x[:frames].copy()
     at = min(at, frames - len(x))
@@ -45,7 +45,7 @@ def fit(x: Samples, frames: int, at: int = 0) -> Samples:
 
 
 def add_noise(x: Samples, noise: Samples, snr_db: float) -> Samples:
-    """The signal at its own level, with noise so many dB below it; silence on either side changes nothing."""
+    """Return the signal at its own level with noise at an SNR in dB; unchanged if either is silent."""
     of_signal, of_noise = dbfs(x), dbfs(noise)
     if math.isinf(of_signal) or math.isinf(of_noise):
         return x.copy()
@@ -53,7 +53,7 @@ def add_noise(x: Samples, noise: Samples, snr_db: float) -> Samples:
 
 
 def preceded(x: Samples, before: Samples, fade: int = 160) -> Samples:
-    """A signal with something before it, the two joined by a cross-fade of ``fade`` frames within ``before``."""
+    """Return a signal preceded by another, joined by a crossfade of ``fade`` frames within ``before``."""
     if not len(before):
         return x.copy()
     y = np.concatenate([before, x])
@@ -69,7 +69,7 @@ BLOCK, GUARD, TOGETHER = 8192, 1024, 4
 
 
 def filtered(x: Samples, response: Response, rate: int = 16_000) -> Samples:
-    """The signal with every frequency multiplied by ``response(hertz)``, without delay.
+    """Return the signal with every frequency multiplied by ``response(hertz)``, without delay.
 
     Each block is transformed with a guard of 64 ms (at 16 kHz) on both sides, the memory that a response may have:
     one with edges of 20 Hz or more is exact to −70 dB. A few blocks at a time share the transform's tables.
@@ -94,7 +94,7 @@ EDGE = 40.0  # Hz over which a band is faded out: sharper edges would ring
 
 
 def mask_time(rng: np.random.Generator, x: Samples, count: int = 2, longest: int = 3200, fade: int = 64) -> Samples:
-    """The signal with up to ``longest`` frames silenced at ``count`` random places, faded in and out."""
+    """Return the signal with up to ``longest`` frames silenced at ``count`` random places, with fades."""
     y = x.copy()
     for _ in range(count):
         width = int(rng.integers(0, min(longest, len(x)) + 1))
@@ -107,7 +107,7 @@ def mask_time(rng: np.random.Generator, x: Samples, count: int = 2, longest: int
 def mask_frequency(
     rng: np.random.Generator, x: Samples, count: int = 2, widest: float = 0.1, rate: int = 16_000
 ) -> Samples:
-    """The signal without ``count`` random bands, each up to ``widest`` of the mel scale, over the whole length."""
+    """Return the signal without ``count`` random bands, each up to ``widest`` of the mel scale, over all frames."""
     bands = draw_bands(rng, count, widest, rate)
 
     def response(hertz: NDArray[np.floating[Any]]) -> Samples:
@@ -124,7 +124,7 @@ def mask_frequency(
 def draw_bands(
     rng: np.random.Generator, count: int = 2, widest: float = 0.1, rate: int = 16_000
 ) -> list[tuple[float, float]]:
-    """Random bands in Hz, as wide to the ear wherever they lie."""
+    """Return random bands in Hz, of random width on the mel scale."""
     top = _mel(rate / 2)
     bands = []
     for _ in range(count):
@@ -135,7 +135,7 @@ def draw_bands(
 
 
 def _notch(width: int, edge: int) -> Samples:
-    """One, falling to zero over ``edge``, and back at the end, by a raised cosine."""
+    """Return a raised-cosine gain: one, falling to zero over ``edge`` frames, and back at the end."""
     notch = np.zeros(width, np.float32)
     if edge:
         ramp = (0.5 + 0.5 * np.cos(np.pi * (np.arange(edge) + 0.5) / edge)).astype(np.float32)

@@ -12,7 +12,7 @@ Signal = NDArray[np.floating[Any]]
 
 
 def power(x: Signal) -> float:
-    """The mean square over all samples, summed in float64; zero for no samples."""
+    """Return the mean square over all samples, summed in float64; zero for no samples."""
     x = np.asarray(x)
     if not x.size:
         return 0.0
@@ -28,24 +28,24 @@ def power(x: Signal) -> float:
 
 
 def dbfs(x: Signal) -> float:
-    """20 log10 of the root mean square; −inf for silence."""
+    """Return 20 log10 of the root mean square; −inf for silence."""
     mean = power(x)
     return 10 * math.log10(mean) if mean > 0 else -math.inf
 
 
 def gain(db: float) -> np.float32:
-    """The factor on amplitudes that is so many decibels."""
+    """Return the amplitude factor of a gain in dB."""
     return np.float32(10 ** (db / 20))
 
 
 def to_level(x: Signal, level_dbfs: float) -> Signal:
-    """The signal scaled to a level; silence stays silence."""
+    """Return the signal scaled to a level in dBFS; silence stays silence."""
     now = dbfs(x)
     return x.copy() if math.isinf(now) else x * gain(level_dbfs - now)
 
 
 def mix(speech: Signal, noise: Signal, snr_db: float, level_dbfs: float | None = None) -> tuple[Signal, Signal]:
-    """(noisy, clean): noise added so many dB below speech, both then scaled so that noisy has the level.
+    """Return (noisy, clean): noise added at an SNR in dB, both scaled so that noisy has the level in dBFS.
 
     Silent speech gets the noise as it is, silent noise changes nothing: neither has a ratio.
     """

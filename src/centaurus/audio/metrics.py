@@ -1,4 +1,4 @@
-"""How good a result is: accuracy, SI-SDR, PESQ, STOI, word and character errors. Higher is better but for errors."""
+"""Metrics of audio and text: SI-SDR, PESQ, STOI, word and character error rates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Errors:
 
     @property
     def rate(self) -> float:
-        """Edits per word or character of the references: WER or CER, above one if most is made up."""
+        """Edits per word or character of the references: WER or CER; above one if most words are insertions."""
         return self.edits / self.total if self.total else float(self.edits > 0)
 
 

@@ -1,4 +1,4 @@
-"""Rows of one length from recordings of many: where each recording, or part of one, lies in which row."""
+"""Pack recordings of different lengths into rows of one length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Packing:
-    """Rows of pieces, and the recordings that are in none: those too long for a row, and empty ones."""
+    """Rows of pieces, and the recordings that are left out: those longer than a row, and empty ones."""
 
     length: int
     rows: tuple[tuple[Piece, ...], ...]
@@ -34,13 +34,13 @@ class Packing:
 
     @property
     def fill(self) -> float:
-        """The share of the rows that is sound and not padding."""
+        """The share of the rows that is audio and not padding."""
         used = sum(piece.frames for row in self.rows for piece in row)
         return used / (self.length * len(self.rows)) if self.rows else 0.0
 
 
 def pack_cut(frames: Sequence[int], length: int) -> Packing:
-    """Recordings joined end to end and cut into rows; only the last row is padded. For long readings."""
+    """Concatenate recordings and cut them into rows; only the last row is padded. For long readings."""
     _check(frames, length)
     rows: list[list[Piece]] = []
     position = 0
@@ -57,7 +57,7 @@ def pack_cut(frames: Sequence[int], length: int) -> Packing:
 
 
 def pack_whole(frames: Sequence[int], length: int) -> Packing:
-    """Recordings never split over two rows, each in the fullest row that has room, the longest first.
+    """Pack recordings without splitting any, each into the fullest row that has room, longest first.
 
     Those longer than a row are discarded, as are empty ones.
     """
@@ -119,7 +119,7 @@ class _Rooms:
             self.filled |= 1 << number
 
     def take(self, count: int) -> tuple[int, int] | None:
-        """Remove the row with the least room for so many frames."""
+        """Remove and return the row with the least room that fits this many frames."""
         number = count * 4096 // self.length
         place = bisect_left(self.classes[number], (count, -1))
         if place == len(self.classes[number]):
@@ -136,7 +136,7 @@ class _Rooms:
 def assemble(
     row: Sequence[Piece], length: int, load: Callable[[int, int, int], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """A row as samples; ``load(recording, start, frames)`` gives those of a piece, padding is zero."""
+    """Return a row as samples; ``load(recording, start, frames)`` gives those of a piece, padding is zero."""
     samples = np.zeros(length, np.float32)
     for piece in row:
         samples[piece.at : piece.at + piece.frames] = load(piece.recording, piece.start, piece.frames)

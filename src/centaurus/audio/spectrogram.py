@@ -65,7 +65,7 @@ SIZE = 512
 
 
 def spectrogram(x: Samples, columns: int = COLUMNS) -> Samples:
-    """Power in dB, (frequency, time), 0 dB for a full-scale sine; at most so many columns, each a mean over time."""
+    """Power in dB, (frequency, time), 0 dB for a full-scale sine; at most ``columns``, each a mean over time."""
     x = np.asarray(x, dtype=np.float32)
     if x.ndim != 1:
         raise ValueError(f"a spectrogram is of one channel (t,), not of shape {x.shape}")
@@ -92,7 +92,7 @@ def save_png(
     ``floor`` is how far below the loudest the darkest colour lies. Needs the extra ``plot``.
     """
     if not signals:
-        raise ValueError("there is no signal to draw")
+        raise ValueError("there is no signal to plot")
     extra("matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

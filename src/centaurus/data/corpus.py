@@ -1,4 +1,4 @@
-"""Clips: where audio lies and its labels; corpora: the clips that belong together."""
+"""Clips (a place in a file, with labels) and corpora (clips loaded at one rate)."""
 
 from __future__ import annotations
 

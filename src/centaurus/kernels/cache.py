@@ -1,4 +1,4 @@
-"""Tables that follow from parameters alone, made once for as long as someone says that the parameters stay."""
+"""Cache of tables that depend on parameters alone, valid inside ``held``."""
 
 from __future__ import annotations
 

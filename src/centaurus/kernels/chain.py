@@ -1,4 +1,4 @@
-"""A chain of links as one node of autograd: run in tiles of the batch that fit the cache, recomputed in backward."""
+"""A chain of operations as one autograd node: in tiles of the batch that fit the cache, recomputed in backward."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Chain:
     keep: bool  # what backward needs is kept from forward instead of computed again
 
     def __call__(self, u: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        """The signal through all links, differentiable in the signal and the tensors."""
+        """Return the signal after all links, differentiable in the signal and the tensors."""
         out: Tensor = _Run.apply(self, u, *tensors)
         return out
 
     def groups(self, tensors: Sequence[Any]) -> list[list[Any]]:
-        """Tensors by the link they belong to."""
+        """Return the tensors grouped by link."""
         out, start = [], 0
         for count in self.counts:
             out.append(list(tensors[start : start + count]))
@@ -41,13 +41,13 @@ class Chain:
         return out
 
     def tiles(self, x: Tensor, indices: str) -> list[Tensor]:
-        """Pieces along the batch (views)."""
+        """Return tiles along the batch, as views."""
         if not self.batch:
             return [x]
         return list(x.split(self.tile, indices.index(self.batch)))
 
     def last_with_tensors(self) -> int:
-        """Position of the last link that has tensors: backward need not go beyond it again."""
+        """Return the position of the last link that has tensors: backward recomputes no further."""
         return max((p for p, count in enumerate(self.counts) if count), default=-1)
 
 
@@ -126,7 +126,7 @@ def _accumulate(totals: list[list[Tensor] | None], position: int, own: list[Tens
 
 
 def _retrace(chain: Chain, x: Tensor, prepared: Sequence[Sequence[Tensor]]) -> list[tuple[Any, Any]]:
-    """Inputs of the links again, as far as backward needs them."""
+    """Recompute the inputs of the links, as far as backward needs them."""
     trail = []
     last = chain.last_with_tensors()
     for position in range(last + 1):
@@ -142,7 +142,7 @@ def _retrace(chain: Chain, x: Tensor, prepared: Sequence[Sequence[Tensor]]) -> l
 
 
 def _place(chain: Chain, u: Tensor, result: Tensor | None, x: Tensor, start: int, held: Tensor) -> Tensor:
-    """Put a tile into the output, which keeps the signal's way of lying in memory."""
+    """Copy a tile into the output, which has the memory layout of the signal."""
     order = [chain.left.index(i) for i in chain.out]
     if not chain.batch:
         return x.permute(order).contiguous()

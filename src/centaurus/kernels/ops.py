@@ -361,7 +361,7 @@ class Chunked(Link):
         return ""
 
     def _repeated(self, blocks: Tensor, local: Tensor, lone: str) -> tuple[Tensor, str]:
-        """The signal's blocks without its lone channels, once for every new channel."""
+        """Return the signal's blocks without channels of size one, repeated for every new channel."""
         signal = self.indices()[0]
         fresh = "".join(i for i in self.kernel if i not in self.signal)
         sizes = [local.shape[self.kernel.index(i)] for i in fresh]

@@ -1,4 +1,4 @@
-"""What precision a layer works in: at least single, double where its parameters are, whatever autocast says."""
+"""The precision of a layer: at least single, double with double parameters, regardless of autocast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner: a temporal einsum in, the order and the way to compute it out. No torch here but in ``execute``."""
+"""The planner: from a temporal einsum and sizes to the order and domains of its contraction. No torch."""
 
 from centaurus.planner.device import CPU, CUDA, Device
 from centaurus.planner.expression import Expression, ExpressionError, parse

@@ -14,7 +14,7 @@ MARKS = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": "�
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor on the way: its number, its indices, and whether it is in time, in frequency, modes, or without time."""
+    """An intermediate tensor: its number, its indices, and its domain (time, frequency, modes, or none)."""
 
     number: int
     indices: str

@@ -1,4 +1,4 @@
-"""The search over orders and domains of a contraction, and the plans that come of it."""
+"""Search the orders and domains of a contraction for the fastest plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNNERS_UP = 4
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be contracted: all that a plan depends on."""
+    """A contraction with its sizes, device and limit: everything that a plan depends on."""
 
     expression: Expression
     sizes: tuple[tuple[str, int], ...]

@@ -134,7 +134,9 @@ class Reader:
     def _header(self) -> Layout:
         head = self._exactly(12)
         if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
-            raise AudioError("is no WAV stream; for raw samples say which, as --raw s16le --rate 16000", self.name)
+            raise AudioError(
+                "is not a WAV stream; for raw samples give their format, such as --raw s16le --rate 16000", self.name
+            )
         layout, long = None, None
         while True:
             name, size = struct.unpack("<4sI", self._exactly(8))
@@ -332,7 +334,7 @@ def from_pipe(stream: BinaryIO, raw: Layout | None = None) -> Source:
 
 
 def from_microphone(rate: int, device: str | None = None) -> Source:
-    """A microphone, until the blocks are no longer asked for."""
+    """Open a microphone as a source of blocks, until the iteration ends."""
     return Source("microphone", Layout(rate, 1), Microphone(rate, device), live=True)
 
 

@@ -32,7 +32,7 @@ REFUSALS = (
     errors.InvalidProtobuf,
     errors.NotImplemented,
     errors.RuntimeException,
-    UnicodeDecodeError,  # a message of the runtime about a name that is no text
+    UnicodeDecodeError,  # in a message of onnxruntime about a name that is not UTF-8
 )
 
 
@@ -147,7 +147,7 @@ class Session:
         return tail
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Forget everything, or only what these rows have heard."""
+        """Clear the state of all rows, or of these, with their waiting samples."""
         for row in self._checked(rows):
             for states in self._states:
                 for state in states:
@@ -217,7 +217,7 @@ class Session:
         if not lone and (piece.ndim != 2 or piece.shape[0] != self.batch):
             raise SessionError(f"this session takes ({self.batch}, samples), got shape {piece.shape}")
         if not np.isfinite(piece).all():
-            raise SessionError("the samples hold NaN or infinity, which would stay in the states for ever")
+            raise SessionError("the samples contain NaN or infinity, which would never leave the states")
         self._lone = lone
         return self._limited(piece).reshape(self.batch, -1)
 
@@ -343,7 +343,7 @@ def fingerprint(settings: Settings) -> str:
 
 
 def _wholes(values: Any, count: int | None, below: int | None) -> bool:
-    """A list of so many whole numbers from zero to below a bound."""
+    """Return a list of this many integers from zero to below a bound, checked."""
     if not isinstance(values, list) or (count is not None and len(values) != count):
         return False
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in values)

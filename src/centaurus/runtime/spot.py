@@ -43,7 +43,7 @@ class Spotter:
 
     @property
     def repaired(self) -> int:
-        """Samples that were no numbers and became zeros."""
+        """Samples that were NaN, infinite or out of range and became zeros."""
         return self._intake.repaired
 
     def process(self, x: NDArray[np.float32]) -> list[Keyword]:
@@ -51,7 +51,7 @@ class Spotter:
         return self._spotting.push(self.session.process(self._intake.process(x)[0]))
 
     def flush(self) -> list[Keyword]:
-        """The last ones; then as new."""
+        """Return the last keywords and reset the stream."""
         found = self._spotting.push(self.session.process(self._intake.flush()[0]))
         return found + self._spotting.push(self.session.flush()) + self._spotting.flush()
 

@@ -75,7 +75,7 @@ def summary(name: str, settings: Settings, seconds: np.ndarray) -> Timing:
 
 
 def time_steps(step: Callable[[np.ndarray], object], chunk: int, seconds: float) -> np.ndarray:
-    """Seconds of every step on noise, for about so many seconds."""
+    """Return the seconds of every step on noise, measured for about ``seconds`` seconds."""
     signal = 0.1 * np.random.default_rng(0).standard_normal((16, chunk)).astype(np.float32)
     for k in range(WARM):
         step(signal[k % len(signal)])
@@ -90,7 +90,7 @@ def time_steps(step: Callable[[np.ndarray], object], chunk: int, seconds: float)
 
 
 def time_session(model: str | Path, threads: int, seconds: float, name: str) -> Timing:
-    """A session of one stream with so many threads (0: as many as there are cores)."""
+    """Return a session of one stream with this many threads (0: one for each core)."""
     session = Session(model, threads=threads)
     return summary(name, session.settings, time_steps(session.process, session.settings.chunk, seconds))
 

@@ -32,7 +32,7 @@ class Transcriber:
 
     @property
     def repaired(self) -> int:
-        """Samples that were no numbers and became zeros."""
+        """Samples that were NaN, infinite or out of range and became zeros."""
         return self._intake.repaired
 
     def process(self, x: NDArray[np.float32]) -> list[Word]:
@@ -45,7 +45,7 @@ class Transcriber:
         return self._words.partial(self._collapse.open)
 
     def flush(self) -> list[Word]:
-        """The last words; then as new."""
+        """Return the last words and reset the stream."""
         found = self._hear(self.session.process(self._intake.flush()[0])) + self._hear(self.session.flush())
         return found + self._words.push(self._collapse.flush()) + self._words.flush()
 

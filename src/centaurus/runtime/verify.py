@@ -47,7 +47,7 @@ def run(session: Session, signal: Samples, sizes: Sequence[int]) -> Samples:
 
 
 def error(given: Samples, wanted: Samples) -> float:
-    """The largest difference against the largest value; infinite for another shape or what is no number."""
+    """The largest difference against the largest value; infinite for another shape, NaN or infinity."""
     if given.shape != wanted.shape:
         return float("inf")
     worst = float(np.abs(given - wanted).max(initial=0) / max(1e-30, float(np.abs(wanted).max(initial=0))))

@@ -1,4 +1,4 @@
-"""SSM: one layer for every equation. Whole signals run as the planner says, pieces of a stream in chunks."""
+"""``SSM``: one layer for every equation; whole signals run by the planner, pieces of a stream in chunks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SSM(Layer):
         sizes: the size of every index of an equation of your own but b and t.
         band: ``(low, high, rate)`` spreads the initial resonances from ``low`` to ``high`` Hz at a sample rate. The
             paper's start gives every output channel the same few modes, which a raw waveform takes long to pull apart:
-            give the first layers of a network the band they should hear.
+            give the first layers of a network the band of their input.
         device: of the parameters, as in ``torch.nn.Conv1d``.
         dtype: of the parameters.
 

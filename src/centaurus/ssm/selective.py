@@ -21,9 +21,21 @@ LOW_RANK = 16
 
 
 class S6(Layer):
-    """x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B, C from the input; then an optional mixer M.
+    """The selective state-space layer (S6): signals (batch, in_channels, time) to (batch, out_channels, time), causal.
 
-    With ``weighted=False`` there is no E, as in Mamba.
+    x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B and C computed from the input.
+
+    Args:
+        in_channels: channels of the input, at least 2: Δ, B and C of a channel depend on the others.
+        out_channels: channels of the output, by a mixer M; None leaves it out.
+        states: real states of each channel.
+        rank: of the projection that gives Δ; a sixteenth of the channels if not given.
+        weighted: whether there is a weight E for each channel and state; False is Mamba's layer.
+
+    Example::
+
+        layer = S6(16, 32, states=8)
+        y = layer(torch.randn(4, 16, 1000))                     # (4, 32, 1000)
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A piece of a stream through one equation: the same chunks as in training, from a given state to the next."""
+"""One piece of a stream through an equation: the same chunks as in training, from a state to the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from centaurus.ssm.topology import Topology
 
 @dataclass(frozen=True)
 class Route:
-    """The index strings of a piece's way through an equation: operands before the state, chunks, operands after."""
+    """The index strings of a piece: operands before the state, chunks, operands after it."""
 
     lone: tuple[int, ...]  # axes of the signal that are only summed
     before: tuple[tuple[str, str, str, str], ...]  # letter, its indices, the signal's, the result's
@@ -30,7 +30,7 @@ class Route:
 
 @lru_cache(maxsize=4096)
 def route(t: Topology, phases: tuple[str, str], chunk: int) -> Route:
-    """The way for pieces that are taken in chunks of this many samples."""
+    """Return the route of pieces that are processed in chunks of this many samples."""
     driven, read = phases
     indices = t.expression.operands[t.expression.signal]
     reached = ("b" + t.modes, *_later(t, ""))
@@ -56,7 +56,7 @@ def route(t: Topology, phases: tuple[str, str], chunk: int) -> Route:
 
 @dataclass(frozen=True)
 class PieceTables:
-    """What a piece needs of the parameters."""
+    """The tables that a piece needs, from the parameters alone."""
 
     operands: Mapping[str, Tensor]
     chunk: Sequence[Tensor]
@@ -64,14 +64,14 @@ class PieceTables:
 
 
 def piece_tables(w: Route, operands: Mapping[str, Tensor], weight: Tensor, log_a: Tensor) -> PieceTables:
-    """The tables of a chunk beside the operands."""
+    """Return the operands and the tables of a chunk."""
     link = w.link
     made = chunk_tables(weight, w.weighted, log_a, link.modes, link.kernel, link.phase, link.chunk)
     return PieceTables(operands, link.prepare(made), log_a)
 
 
 def advance(w: Route, u: Tensor, known: PieceTables, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and the state after the piece."""
+    """Return the output of the piece and the state after it."""
     if w.lone:
         u = u.sum(w.lone)
     for letter, own, indices, out in w.before:

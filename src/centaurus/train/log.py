@@ -44,7 +44,7 @@ class Board:
 
 
 def picture(x: Samples, floor: float = 80.0) -> Samples:
-    """A grey spectrogram (1, frequency, time), high frequencies on top, from so many decibels below its peak to it."""
+    """Return a grey spectrogram (1, frequency, time), high frequencies on top, scaled from below its peak to it."""
     decibels = spectrogram(x)
     return (1 + (decibels - decibels.max()).clip(-floor, 0) / floor)[None, ::-1]
 
@@ -95,7 +95,7 @@ class Diary:
             self.watcher.validated(record, best)
 
     def examples(self, examples: Sequence[Example], rate: int, step: int) -> None:
-        """Something to hear."""
+        """Audio to log."""
         self.board.examples(examples, rate, step)
 
     def close(self) -> None:

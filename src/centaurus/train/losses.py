@@ -1,4 +1,4 @@
-"""The losses, each a function of tensors computed in single precision, and their weights over training."""
+"""Loss functions, computed in single precision, and their weights over training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
 BANDS = 40
 COMPRESSION = 0.3  # of magnitudes
-BEGINNING = 3.0  # how much more than other frames those weigh in which a word begins
-SILENT = 1e-9  # mean square of what is no speech: -90 dBFS
+BEGINNING = 3.0  # weight of frames in which a word begins, against other frames
+SILENT = 1e-9  # mean square below which a row has no speech: -90 dBFS
 FLOOR = 1e-8  # of powers, where a full-scale sine is about 1
 
 WaveLoss = Callable[[Tensor, Tensor, int], Tensor]
@@ -73,7 +73,7 @@ def _erb_rate(hertz: float) -> float:
 def negative_si_sdr(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
     """Minus the scale-invariant signal-to-distortion ratio in units of 10 dB, so that it is of the others' size.
 
-    The mean over rows that have speech: without it no ratio has a meaning, and the other losses ask for silence.
+    The mean over rows that have speech: without speech the ratio is meaningless, and the other losses ask for silence.
     """
     estimate, clean = estimate - estimate.mean(-1, keepdim=True), clean - clean.mean(-1, keepdim=True)
     energy = clean.square().sum(-1, keepdim=True) + FLOOR
@@ -99,7 +99,7 @@ def framed(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
 
 
 def _inside(target: Tensor, frames: Tensor) -> Tensor:
-    """Which frames of (batch, frames) are no padding."""
+    """Return which frames of (batch, frames) are not padding."""
     return torch.arange(target.shape[1], device=target.device) < frames[:, None]
 
 
@@ -122,21 +122,21 @@ def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
     shorter = min(student.shape[-1], teacher.shape[-1])
     ours, theirs = student[..., :shorter].log_softmax(1), teacher[..., :shorter].log_softmax(1)
     each = (theirs.exp() * (theirs - ours)).sum(1)  # b t
-    heard = torch.arange(shorter, device=each.device) < frames[:, None]
-    return (each * heard).sum() / heard.sum().clamp_min(1)
+    valid = torch.arange(shorter, device=each.device) < frames[:, None]
+    return (each * valid).sum() / valid.sum().clamp_min(1)
 
 
 RelativeLoss = Callable[[Tensor, Tensor], Tensor]
 
 RELATIVE_SIZES = (512, 1024)  # windows of 32 and 64 ms at 16 kHz, a half apart
 MAGNITUDE = 0.85  # the share of magnitudes; the rest is for magnitudes with their phases
-ENOUGH = 1e-3  # 30 dB below the input: less of a residual is not asked for
+ENOUGH = 1e-3  # 30 dB below the input: a smaller residual is not rewarded
 RELATIVE_FLOOR = 1e-4  # of a bin's power in the shorter window, where the input's are about 200
 RELATIVE_SILENT = 1e-5  # of an input's RMS: digital silence stays finite
 
 
 def residual(estimate: Tensor, clean: Tensor) -> Tensor:
-    """What is left of the error, as a logarithm: -1 is a tenth of the input's power."""
+    """Return the log10 of the error's power over the input's, with a floor: -1 is a tenth of the power."""
     error = (estimate - clean).square().flatten(1).mean(1)
     return torch.log10(error + ENOUGH).mean()
 
@@ -147,7 +147,7 @@ def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
 
 
 def heard(estimate: Tensor, clean: Tensor, sizes: Sequence[int] = RELATIVE_SIZES) -> Tensor:
-    """The same, but frequencies count as the ear spreads them: half of it is below 1.1 kHz at a rate of 16 kHz."""
+    """``compressed`` with frequencies weighted by their ERB width: half of the weight is below 1.1 kHz at 16 kHz."""
     each = [_differences(estimate, clean, size) for size in sizes]
     return torch.stack([(x.mean((0, 2)) * erb_share(x.shape[1]).to(x)).sum() for x in each]).mean()
 
@@ -221,5 +221,5 @@ def read_weights(text: str, known: Iterable[str]) -> tuple[Weight, ...]:
             raise ValueError(f"the loss {name!r} is given twice")
         found.append(Weight(name, first, last))
     if not any(weight.first or weight.last for weight in found):
-        raise ValueError(f"every weight in {text!r} is zero: nothing would be learnt")
+        raise ValueError(f"every weight in {text!r} is zero: there is nothing to train on")
     return tuple(found)

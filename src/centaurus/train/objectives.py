@@ -60,18 +60,18 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def outputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """What the network gives for a batch."""
+        """Return the outputs of the network for a batch."""
 
     @abstractmethod
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
-        """One loss by its name, without its weight."""
+        """Return one loss by its name, without its weight."""
 
     @abstractmethod
     def measure(self, net: Network, batch: Batch) -> Sums:
         """Sums of figures over the rows of a validation batch, for the network given (the average)."""
 
     def examples(self, net: Network, batch: Batch) -> list[Example]:
-        """Signals of a validation batch worth hearing."""
+        """Return signals of a validation batch for the log: audio and spectrograms."""
         return [Example("input", batch["audio"][0, 0])]
 
 
@@ -79,7 +79,7 @@ class Objective(nn.Module, ABC):
 class Classify(Objective):
     """Keyword spotting: the last frame's logits against labels, smoothed while training, and a teacher's answers.
 
-    The teacher hears what the network hears, variations and all: there is no end of such examples.
+    The teacher gets the same augmented audio as the network.
     """
 
     monitor = "accuracy"
@@ -220,7 +220,7 @@ class Recognise(Objective):
         self, net: Recognizer, weights: str = "tokens:1, characters:1", teacher: Wav2Vec2 | None = None
     ) -> None:
         super().__init__(net, read_weights(weights, LOSSES))
-        self.teacher = [teacher]  # in a list, lest it become a part that is trained and saved
+        self.teacher = [teacher]  # in a list, so that it is not registered as a submodule
         self.spelling = any(weight.name in ("characters", "distillation") for weight in self.weights)
         net.characters.requires_grad_(self.spelling)
         self.vocabulary = Vocabulary.of(net.settings["tokens"], blank=0)

@@ -141,29 +141,29 @@ class Budget:
             raise ValueError(f"a budget is a number of steps or of minutes, got {self.steps} and {self.minutes}")
 
     def progress(self, steps: int, seconds: float) -> float:
-        """The fraction done after so many steps and seconds: 0 at the start, 1 when it is over."""
+        """Return the fraction of the budget used after this many steps and seconds, from 0 to 1."""
         return steps / self.steps if self.steps else seconds / (60 * self.minutes)
 
     def coming(self, steps: int, seconds: float) -> float:
-        """The fraction at the step to be taken next: its middle, so that neither the first nor the last is idle."""
+        """Return the fraction at the middle of the next step, so that neither the first nor the last rate is 0."""
         return (steps + 0.5) / self.steps if self.steps else min(1.0, self.progress(steps, seconds))
 
 
 class Average:
-    """A copy of a network that follows it. ``decay`` 0 is the network itself, a step late in nothing.
+    """The exponential moving average (EMA) of a network's weights. ``decay`` 0 is the network itself.
 
-    Early on the average would remember the random start: after n steps the decay is at most (1 + n) / (10 + n).
+    So that the random initialisation does not linger, the decay after n steps is at most (1 + n) / (10 + n).
     """
 
     def __init__(self, net: Network, decay: float) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"the decay of an average is at least 0 and below 1: got {decay}")
+            raise ValueError(f"the decay of an EMA should be from 0 to below 1, got {decay}")
         self.decay = decay
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
 
     @torch.no_grad()
     def update(self, net: nn.Module, step: int) -> None:
-        """Move towards the network after its ``step``-th step (from 1)."""
+        """Update the average with the network after its ``step``-th step (from 1)."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         mine, theirs = self.net.state_dict(), net.state_dict()
         real = [name for name, x in mine.items() if x.is_floating_point()]

@@ -22,7 +22,7 @@ def answers_of(model: str, classes: Sequence[str]) -> Answers:
     """A classifier of the same classes: a model of this library by name or file, or any other's ``.onnx``.
 
     The ONNX file takes audio (batch, 1, samples), gives logits (batch, classes), and has the list ``classes`` as JSON
-    in its metadata. It may hear whole words at once, as nothing that streams can.
+    in its metadata. It need not be causal.
     """
     return _from_onnx(model, classes) if Path(model).suffix == ".onnx" else _from_model(model, classes)
 
@@ -44,7 +44,7 @@ def _from_onnx(model: str, classes: Sequence[str]) -> Answers:
     import onnxruntime
 
     if not Path(model).is_file():
-        raise ValueError(f"there is no file {model} to be taught by")
+        raise ValueError(f"there is no teacher file {model}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -107,7 +107,7 @@ class Precomputed:
             raise ValueError(f"{folder} has no teacher's logits: one ID.npy (characters, frames) for each utterance")
 
     def logits(self, placed: list[tuple[int, str]], samples: int) -> np.ndarray[Any, Any]:
-        """Logits for a row of so many samples in which utterances start at these samples; blank where there is none."""
+        """Return logits for a row of this many samples with utterances at these starts; blank elsewhere."""
         whole = np.zeros((len(CHARACTERS), samples // FRAME), np.float32)
         whole[0] = 20.0  # as good as certain
         for start, name in placed:

@@ -1,4 +1,4 @@
-"""Folders to learn denoising from: pairs (VoiceBank+DEMAND), and clean speech and noise apart (the DNS challenge).
+"""Folders for denoising: pairs (VoiceBank+DEMAND), or separate clean speech and noise (the DNS challenge).
 
 clean_trainset_28spk_wav/*.wav  noisy_trainset_28spk_wav/*.wav  clean_testset_wav/*.wav  noisy_testset_wav/*.wav
 datasets_fullband/clean_fullband/{vctk_wav48_silence_trimmed,read_speech,…}/**.wav  datasets_fullband/noise_fullband/

@@ -1,4 +1,4 @@
-"""What the readers of folders share: finding sound files, and holding some speakers out."""
+"""Shared by the readers of folders: finding audio files, and holding out speakers for validation."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _lines(path: Path, separator: str) -> Iterator[tuple[str, str]]:
             for number, line in enumerate(file, start=1):
                 name, found, text = line.rstrip("\n").partition(separator)
                 if not found or not name or "/" in name:
-                    raise AudioError(f"line {number} is no name and text", path)
+                    raise AudioError(f"line {number} is not a name and a text", path)
                 yield name, text.strip()
     except (OSError, UnicodeDecodeError) as error:
         raise AudioError(f"cannot be read: {error}", path) from error
