@@ -80,7 +80,9 @@ def rank(folder: Path, held: list[str], number: int, answer: Connection) -> None
 
 def memory(pid: int) -> tuple[int, int]:
     """Proportional set size and private bytes of a process."""
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    lines = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
+    )
     return tuple(int(lines[key].split()[0]) * 1024 for key in ("Pss", "Pss_Anon"))
 
 

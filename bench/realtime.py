@@ -141,10 +141,10 @@ def main() -> None:
     out.with_suffix(".json").write_text(json.dumps({"machine": machine, "cases": points}, indent=1))
     plot(points, out.with_suffix(".png"))
     print(table(points))
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     if all(mark in text for mark in MARKS):
         head, rest = text.split(MARKS[0])
-        page.write_text(head + MARKS[0] + table(points) + MARKS[1] + rest.split(MARKS[1])[1])
+        page.write_text(head + MARKS[0] + table(points) + MARKS[1] + rest.split(MARKS[1])[1], encoding="utf-8")
 
 
 if __name__ == "__main__":

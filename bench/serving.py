@@ -233,7 +233,7 @@ async def misbehave(url: str, model: Model, kind: str) -> asyncio.Task[None]:
 
 def cpu_seconds(process: int) -> float:
     """CPU time that a process has used, by all its threads."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 

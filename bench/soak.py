@@ -65,7 +65,7 @@ class Soak:
 def memory() -> float:
     """Bytes of memory in use; on other systems than Linux the most there ever was."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     except OSError:
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
     return float(pages * resource.getpagesize())

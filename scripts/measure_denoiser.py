@@ -184,8 +184,8 @@ def markdown(found: dict[str, Any]) -> str:
 
 def write_card(card: Path, figures: str) -> None:
     """Replace what stands between the marks of a card by these figures."""
-    before, rest = card.read_text().split(BEGIN, 1)
-    card.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{rest.split(END, 1)[1]}")
+    before, rest = card.read_text(encoding="utf-8").split(BEGIN, 1)
+    card.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
 
 
 def main(

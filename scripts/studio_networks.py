@@ -38,7 +38,7 @@ def main() -> None:
         net = load_network(name)
         networks.append(describe(name, net) | {"group": "Shipped, trained", "trained": list(trained(net))})
     path = Path(str(files("centaurus") / "studio" / "static" / "networks.json"))
-    path.write_text(json.dumps({"rate": RATE, "networks": networks}, separators=(",", ":")) + "\n")
+    path.write_text(json.dumps({"rate": RATE, "networks": networks}, separators=(",", ":")) + "\n", encoding="utf-8")
     print(f"{path.name}: {len(networks)} networks, {path.stat().st_size / 1e3:.0f} kB")
 
 

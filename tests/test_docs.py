@@ -18,7 +18,7 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#)([^)#\s]+)[^)]*\)")
 
 def blocks(path: Path) -> list[str]:
     """The document's Python, each block with the blank lines before it so that errors name the right line."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     found = [match for match in BLOCK.finditer(text) if not match["skip"]]
     return ["\n" * text.count("\n", 0, match.start("code")) + match["code"] for match in found]
 
@@ -33,7 +33,7 @@ def test_the_code_of_a_document_runs(path: Path, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_within_the_tree_lead_somewhere(path: Path) -> None:
-    missing = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
+    missing = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
     assert not missing, f"{path.name} links to {missing}"
 
 
@@ -46,7 +46,7 @@ def test_every_source_file_is_in_the_architecture() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_figures_are_those_of_their_files(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert with_figures(text) == text, "run python scripts/docs.py"
 
 

@@ -74,7 +74,7 @@ def imports_when_loaded(tree: ast.Module) -> Iterator[str]:
 
 
 def read(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def top(module: str) -> str:
@@ -108,7 +108,7 @@ def test_the_command_line_loads_nothing_heavy(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_no_file_prints_pickles_or_sprawls(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     tree = read(path)
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert part(path) == "cli" or not any(isinstance(f, ast.Name) and f.id == "print" for f in calls)

@@ -280,7 +280,7 @@ def test_axe_finds_no_serious_fault(open_page: Open, page_name: str, scheme: str
     if not Path(AXE).is_file():
         pytest.skip("axe-core is not installed: `make test-web` fetches it by npm")
     page = open_page(page_name, color_scheme=scheme, bypass_csp=True)
-    page.evaluate(Path(AXE).read_text())
+    page.evaluate(Path(AXE).read_text(encoding="utf-8"))
     found = page.evaluate("async () => (await axe.run()).violations")
     serious = [f"{v['id']}: {v['nodes'][0]['target']}" for v in found if v["impact"] in ("serious", "critical")]
     assert not serious

@@ -34,7 +34,7 @@ def find_compiler() -> list[str] | None:
 def cpu_name() -> str:
     """Return what distinguishes this CPU for a compiler: its model and its instruction sets."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     kept = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)  # of the first core

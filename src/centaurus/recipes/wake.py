@@ -129,7 +129,7 @@ def finish(run: Run, settings: WakeSettings, folder: Path) -> None:
     net.settings |= {"threshold": chosen.threshold, "window": WINDOW}
     save(net, path)
     save_curve(points, run.folder, chosen)
-    card = f"{(run.folder / 'card.md').read_text()}\n{_section(chosen, speech, noise)}"
+    card = f"{(run.folder / 'card.md').read_text(encoding='utf-8')}\n{_section(chosen, speech, noise)}"
     run.write_text("card.md", card)
     export_onnx(net, run.folder / f"{settings.phrase.replace(' ', '-')}.onnx", card=card)
 

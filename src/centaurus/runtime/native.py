@@ -84,7 +84,7 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
     )
     with tempfile.TemporaryDirectory(prefix="centaurus-step-") as folder:
         code = Path(folder) / "step.c"
-        code.write_text(wrapper)
+        code.write_text(wrapper, encoding="utf-8")
         made = Path(folder) / "step.so"
         command = [*compiler, *FLAGS, optimize, f"-I{source.resolve().parent}", str(code), "-o", str(made)]
         done = subprocess.run([*command, TUNED], capture_output=True, text=True)

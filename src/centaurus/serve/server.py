@@ -125,7 +125,8 @@ class Server:
         """Serve until SIGTERM or SIGINT; a second one does not wait for the streams."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+            with contextlib.suppress(NotImplementedError):  # on Windows an interrupt ends the loop instead
+                loop.add_signal_handler(number, self._stop)
         await self._ended.wait()
 
     def _stop(self) -> None:
@@ -162,7 +163,7 @@ class Server:
             status = HTTPStatus.SERVICE_UNAVAILABLE if self.draining else HTTPStatus.OK
             return _respond(status, json.dumps(self._health()) + "\n", "application/json")
         if path == "/client.js":
-            text = (files("centaurus") / "serve" / "client.js").read_text()
+            text = (files("centaurus") / "serve" / "client.js").read_text(encoding="utf-8")
             return _respond(HTTPStatus.OK, text, "text/javascript")
         if not self._may(http.headers):
             return self._reject(HTTPStatus.UNAUTHORIZED, "token", "this server needs its token")

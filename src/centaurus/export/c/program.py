@@ -159,7 +159,7 @@ def rounded(floats: int) -> int:
 
 def kernel_text(names: Iterable[str]) -> str:
     """The sections of kernels.c with these names and those they need, in the file's order."""
-    text = (files("centaurus.export.c") / "kernels.c").read_text()
+    text = (files("centaurus.export.c") / "kernels.c").read_text(encoding="utf-8")
     parts = re.split(r"^/\*@ (.*?) \*/\n", text, flags=re.MULTILINE)
     sections: dict[str, tuple[list[str], str]] = {}
     for head, body in zip(parts[1::2], parts[2::2], strict=True):

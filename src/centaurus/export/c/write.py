@@ -90,8 +90,8 @@ def export_c(
     compiler = find_compiler()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}.") as folder:
         source, header = Path(folder) / target.name, Path(folder) / f"{target.stem}.h"
-        source.write_text(step.source(header.name))
-        header.write_text(step.header())
+        source.write_text(step.source(header.name), encoding="utf-8")
+        header.write_text(step.header(), encoding="utf-8")
         worst = None
         if compiler is not None:
             library = Path(folder) / "step.so"
