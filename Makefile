@@ -9,7 +9,7 @@ WORKERS ?= 2
 AXE := $(VENV)/web/node_modules/axe-core/axe.min.js
 AXE_VERSION := 4.14.0
 
-.PHONY: setup demo test test-web lint docs bench models studio soak
+.PHONY: setup demo test test-web lint docs bench models studio soak attack
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -69,3 +69,7 @@ studio: setup
 # A day of audio through the keyword spotter and two hours through the denoiser: more than an hour of work.
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py
+
+# 100,000 damaged files, 20,000 damaged models read twice and 200 kills: about half an hour.
+attack: setup
+	OMP_NUM_THREADS=1 $(BIN)/python bench/attack.py

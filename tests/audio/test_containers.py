@@ -254,3 +254,13 @@ class TestFolders:
         make(tmp_path / "a.wav")
         with pytest.raises(audio.AudioError, match="not a regular file"):
             audio.info(tmp_path / "a.wav")
+
+
+def test_a_chunk_that_is_longer_than_any_file_ends_the_search(tmp_path: Path) -> None:
+    x = np.zeros(100)
+    soundfile.write(tmp_path / "a.w64", x, 16_000)
+    data = bytearray((tmp_path / "a.w64").read_bytes())
+    data[40 + 16 : 40 + 24] = (2**64 - 1).to_bytes(8, "little")
+    (tmp_path / "a.w64").write_bytes(data)
+    with pytest.raises(audio.AudioError, match=r"a\.w64"):
+        audio.read(tmp_path / "a.w64")

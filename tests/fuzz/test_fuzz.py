@@ -15,18 +15,26 @@ import pytest
 import soundfile
 
 from tests.fuzz.mutate import mutate
-from tests.runtime.models import exported
+from tests.runtime.models import exported, session
 
+FORMATS = {"opus": "OGG", "rf64": "RF64", "w64": "W64", "aiff": "AIFF", "au": "AU", "caf": "CAF"}
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = float(os.environ.get("CENTAURUS_FUZZ_SECONDS", "2"))
 FIRST = int(os.environ.get("CENTAURUS_FUZZ_SEED", "0"))
-LEAST = {"wav": 300, "flac": 300, "ogg": 100, "pipe": 300, "onnx": 30, "safetensors": 30}  # even on a busy machine
+# Mutations that are tried even on a busy machine.
+LEAST = {"wav": 100, "flac": 100, "ogg": 50, "mp3": 50, "w64": 100, "pipe": 100}
+LEAST |= {"onnx": 30, "saved": 30, "safetensors": 30}
 
 
 def sample(kind: str, folder: Path) -> Path:
     """An undamaged file of a kind, as small as it can be."""
     if kind == "onnx":
         return exported("classifier")
+    if kind == "saved":
+        live = session("classifier")
+        live.process(np.full(1000, 0.1, np.float32))
+        (folder / "whole.saved").write_bytes(live.save())
+        return folder / "whole.saved"
     path = folder / f"whole.{'wav' if kind == 'pipe' else kind}"
     if kind == "safetensors":
         import torch
@@ -38,7 +46,7 @@ def sample(kind: str, folder: Path) -> Path:
         ct.save(narrow("kws-hybrid-2"), path)
         return path
     x = np.random.default_rng(0).standard_normal((600, 2)) * 0.1
-    soundfile.write(path, x, 16_000)
+    soundfile.write(path, x, 16_000, format=FORMATS.get(kind), subtype="OPUS" if kind == "opus" else None)
     return path
 
 

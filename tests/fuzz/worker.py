@@ -1,6 +1,6 @@
 """Feed damaged files to a reader, in a process of its own: a crash of native code ends this one and names its seed.
 
-python -m tests.fuzz.worker KIND FILE FIRST_SEED SECONDS
+python -m tests.fuzz.worker KIND FILE FIRST_SEED SECONDS [INPUTS]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.fuzz.mutate import mutate
 
 MEMORY = 6 << 30  # bytes of address space: no header may make a reader ask for more
-SLOW = 5.0  # seconds for one small file
+SLOW = 5.0  # seconds of the processor for one small file
 
 
 def sound(path: Path) -> None:
@@ -61,17 +61,29 @@ def safetensors(path: Path) -> None:
         load(path)
 
 
+def saved(path: Path) -> None:
+    """Restored into a session, which goes on."""
+    import numpy as np
+
+    from centaurus.runtime import SessionError
+    from tests.runtime.models import session
+
+    with suppress(SessionError):
+        session("classifier").restore(path.read_bytes())
+    session("classifier").process(np.full(2 * session("classifier").settings.chunk, 0.1, np.float32))
+
+
+SOUNDS = ("wav", "flac", "ogg", "opus", "mp3", "aiff", "w64", "rf64", "au", "caf")
 READERS: dict[str, Callable[[Path], None]] = {
-    "wav": sound,
-    "flac": sound,
-    "ogg": sound,
+    **dict.fromkeys(SOUNDS, sound),
     "pipe": pipe,
     "onnx": onnx,
+    "saved": saved,
     "safetensors": safetensors,
 }
 
 
-def main(kind: str, name: str, first: int, seconds: float) -> int:
+def main(kind: str, name: str, first: int, seconds: float, inputs: int = sys.maxsize) -> int:
     """Print every seed before it is tried, and stop at the first that does something other than an error of ours."""
     read, data = READERS[kind], Path(name).read_bytes()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +92,8 @@ def main(kind: str, name: str, first: int, seconds: float) -> int:
         read(path)  # imports and caches, before the clock starts
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         seed, end = first, time.monotonic() + seconds
-        while (begin := time.monotonic()) < end:
+        while time.monotonic() < end and seed < first + inputs:
+            begin = time.process_time()
             sys.stdout.write(f"{seed}\n")
             sys.stdout.flush()
             path.write_bytes(mutate(data, seed))
@@ -89,12 +102,12 @@ def main(kind: str, name: str, first: int, seconds: float) -> int:
             except Exception:  # noqa: BLE001 - whatever it is, it is the finding
                 traceback.print_exc()
                 return 1
-            if time.monotonic() - begin > SLOW:
-                sys.stderr.write(f"took {time.monotonic() - begin:.1f} s\n")
+            if time.process_time() - begin > SLOW:
+                sys.stderr.write(f"took {time.process_time() - begin:.1f} s\n")
                 return 1
             seed += 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), *map(int, sys.argv[5:])))

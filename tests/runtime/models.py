@@ -32,3 +32,11 @@ def exported(task: str) -> Path:
     from centaurus.export import export_onnx
 
     return export_onnx(network(task), Path(_folder.name) / f"{task}.onnx")
+
+
+@cache
+def session(task: str) -> Any:
+    """A session of that model."""
+    from centaurus.runtime import Session
+
+    return Session(exported(task))

@@ -17,6 +17,7 @@ STREAMED_SIZES = (range(1), range(0x7FFF0000, 0x80000000), range(0xFFFF0000, 0x1
 W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 MOST_CHUNKS = 4096
+MOST_OFFSET = 1 << 43  # bytes: ext4 refuses to seek beyond twice that
 # Bit rates in kbit/s by index, and sample rates in Hz, of MPEG 1 and of MPEG 2 and 2.5 (ISO 11172-3, 13818-3).
 BIT_RATES = {
     1: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
@@ -89,6 +90,8 @@ def survey(file: BinaryIO, size: int) -> Survey:
 
 
 def _at(file: BinaryIO, offset: int, count: int) -> bytes:
+    if offset > MOST_OFFSET:
+        return b""  # a chunk of a length that no file has
     file.seek(offset)
     return file.read(count)
 
