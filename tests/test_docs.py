@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,7 +41,7 @@ def test_links_within_the_tree_lead_somewhere(path: Path) -> None:
 
 
 def test_every_source_file_is_in_the_architecture() -> None:
-    tree = (ROOT / "docs" / "architecture.md").read_text()
+    tree = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
     missing = sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", tree))
     assert not missing, f"docs/architecture.md lacks {missing}: run python scripts/docs.py"
@@ -53,3 +56,15 @@ def test_figures_are_those_of_their_files(path: Path) -> None:
 def test_a_figure_follows_its_file() -> None:
     old = "<!--figure speed/networks.json networks[network=denoiser/hybrid].ratio.paper {:.1f}×-->9.9×<!--/figure-->"
     assert with_figures(old).endswith("-->4.2×<!--/figure-->")
+
+
+@pytest.mark.parametrize("repository", ["", "https://example.org/x"])
+def test_what_a_package_index_shows_has_no_relative_link(repository: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interface = ModuleType("interface")
+    interface.MetadataHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    published = runpy.run_path(str(ROOT / "hatch_build.py"))["published"]
+    text = published((ROOT / "README.md").read_text(encoding="utf-8"), repository)
+    assert not LINK.findall(text)
+    assert "<!--" not in text
+    assert (f"]({repository}/blob/main/docs/speed.md)" in text) == bool(repository)
