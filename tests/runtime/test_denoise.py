@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.runtime.denoise import Denoiser, cleaned_share, denoise
+from centaurus.runtime.io import Intake
 from centaurus.runtime.modelfile import PEAK
 from centaurus.runtime.session import SessionError
 from tests.runtime.models import exported
@@ -127,6 +128,17 @@ def test_as_many_samples_come_out_as_went_in(rate: int, frames: int, cuts: list[
             got += job.process(piece).shape[1]
         assert got <= frames
         assert got + job.flush().shape[1] == frames
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_block_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[tuple[int, ...]] = []
+    finite = Intake.finite
+    monkeypatch.setattr(Intake, "finite", lambda self, x: (checks.append(x.shape), finite(self, x))[1])
+    job = Denoiser("any", 44_100, 2)
+    job.process(np.full((2, 441), np.nan, np.float32))
+    assert checks == [(2, 441)]
+    assert job.repaired == 882
 
 
 @pytest.mark.usefixtures("echo")

@@ -82,7 +82,7 @@ class Denoiser:
 
     @property
     def repaired(self) -> int:
-        """Samples that were not finite and became zeros."""
+        """Samples that were NaN, infinite or out of range and were replaced."""
         return self._intake.repaired
 
     @property
@@ -104,10 +104,10 @@ class Denoiser:
         return self.session.settings.latency / self.session.settings.rate
 
     def process(self, x: ArrayLike) -> Block:
-        """Clean samples at the input's rate, shaped like ``x``: those that are ready, or with ``block`` as many."""
+        """Return clean samples at the input's rate, shaped like ``x``: those ready, or with ``block`` as many."""
         rows = self._rows(x)
         self._dry = np.concatenate([self._dry, rows], axis=1)
-        heard = self._intake.process(rows)
+        heard = self._intake.resample(rows)
         clean = self._give(self._back.process(self._with_low(heard, self._at_place(self.session.process(heard)))))
         if self.block is not None:
             late = np.concatenate([self._late, clean], axis=1)
@@ -115,7 +115,7 @@ class Denoiser:
         return clean[0] if self._single else clean
 
     def flush(self) -> Block:
-        """The samples that are left, shaped like the last ones; then a new stream may begin."""
+        """Return the remaining samples, shaped like the last ones, and reset the stream."""
         silence = np.zeros((self.channels, self.session.settings.delay), np.float32)
         heard = np.concatenate([self._intake.flush(), silence], axis=1)
         parts = (self.session.process(heard), self.session.flush().reshape(self.channels, -1))

@@ -354,10 +354,10 @@ def as_rows(samples: ArrayLike) -> NDArray[np.float32]:
 
 
 class Intake:
-    """From any rate to the network's. Samples that are not finite become zeros, those beyond ±``peak`` are limited to
-    it; both are counted.
+    """Resample blocks to the network's rate. NaN and infinity become zeros, other samples are clipped to ±``peak``.
 
-    A stream cannot be refused halfway, and one such sample would stay in a network's state for ever.
+    Both are counted in ``repaired``. A live stream cannot be refused halfway, and NaN would never leave the network's
+    state.
     """
 
     def __init__(self, rate: int, channels: int, wanted: int, mono: bool = False, peak: float = PEAK) -> None:
@@ -365,7 +365,7 @@ class Intake:
         self._resampler = Resampler(rate, wanted, 1 if mono else channels)
 
     def finite(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The samples with accidents taken out."""
+        """Return the samples with NaN and infinity replaced and the rest clipped: the one check of a block."""
         if x.ndim != 2 or x.shape[0] != self.channels:
             raise ValueError(f"blocks should be ({self.channels}, n), got shape {x.shape}")
         fine = np.abs(x) <= self.peak  # false for NaN
@@ -375,12 +375,15 @@ class Intake:
         return np.clip(np.where(np.isfinite(x), x, np.float32(0)), -self.peak, self.peak)
 
     def process(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(channels, n) in; what is ready at the network's rate out, as (1, m) or (channels, m)."""
-        x = self.finite(x)
+        """Check a block (channels, n) and return what is ready at the network's rate, (1, m) or (channels, m)."""
+        return self.resample(self.finite(x))
+
+    def resample(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what is ready at the network's rate of a block that ``finite`` has checked."""
         return self._resampler.process(x.mean(axis=0, keepdims=True, dtype=np.float32) if self.mono else x)
 
     def flush(self) -> NDArray[np.float32]:
-        """The rest; then as new."""
+        """Return the rest and reset the resampler."""
         return self._resampler.flush()
 
 
