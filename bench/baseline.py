@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -29,6 +29,18 @@ def contracted(net: nn.Module, order: str) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer._whole
+
+
+def in_order(net: nn.Module, order: str, run: Callable[[], object]) -> Callable[[], object]:
+    """Return ``run`` with every state-space layer of a network in an order; ``planned`` leaves it to the planner."""
+
+    def inner() -> object:
+        if order == "planned":
+            return run()
+        with contracted(net, order):
+            return run()
+
+    return inner
 
 
 def whole(layer: SSM, order: str, u: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 
 import listing1
 import torch
+from baseline import in_order
 from timing import Run, alternate, machine, peak_bytes
 from torch import Tensor
 
@@ -144,17 +145,9 @@ def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int) -> d
     u = torch.randn(i, batch, length).permute(1, 0, 2).requires_grad_()
     grad = torch.randn(j, batch, length).permute(1, 0, 2)
 
-    def strategy(which: str) -> Run:
-        inner = both_ways(layer, u, grad)
-
-        def run() -> object:
-            layer.strategy = which
-            return inner()
-
-        return run
-
-    seconds = alternate({which: strategy(which) for which in ("planned", "paper", "natural")}, rounds, budget=6.0)
-    layer.strategy = "planned"
+    run = both_ways(layer, u, grad)
+    orders = ("planned", "paper", "natural")
+    seconds = alternate({order: in_order(layer, order, run) for order in orders}, rounds, budget=6.0)
     point: dict[str, Any] = {"layer": f"{name} {i}→{j} {n}×{m}", "batch": batch, "length": length, "seconds": seconds}
     point["ratio"] = {which: seconds[which] / seconds["planned"] for which in ("paper", "natural")}
     return point | choices(layer, u, grad)

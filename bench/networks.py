@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from baseline import contracted
+from baseline import in_order
 from timing import Run, alternate, machine
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -46,18 +46,6 @@ def training_step(net: nn.Module, u: torch.Tensor) -> Run:
     return run
 
 
-def with_strategy(net: nn.Module, which: str, run: Run) -> Run:
-    """The same step with every state-space layer contracted in another order."""
-
-    def inner() -> object:
-        if which == "planned":
-            return run()
-        with contracted(net, which):
-            return run()
-
-    return inner
-
-
 def spent(run: Run) -> dict[str, float]:
     """Shares of the time by kind of operation."""
     with profile(activities=[ProfilerActivity.CPU]) as prof:
@@ -76,7 +64,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     net, u = build().train(), torch.randn(batch, 1, samples)
     step = training_step(net, u)
-    runs = {which: with_strategy(net, which, step) for which in ("planned", "paper", "natural")}
+    runs = {which: in_order(net, which, step) for which in ("planned", "paper", "natural")}
     seconds = alternate(runs, rounds=rounds, budget=60.0)
     audio = batch * samples / RATE
     return {

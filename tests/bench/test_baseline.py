@@ -7,7 +7,7 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
-from bench.baseline import contracted
+from bench.baseline import contracted, in_order
 from centaurus.layer import Layer
 from centaurus.planner.named import NAMES
 from centaurus.ssm import SSM
@@ -56,3 +56,11 @@ def test_the_papers_if_statements(sizes: tuple[int, int, int]) -> None:
     with contracted(layer, "paper"):
         y = layer(u)
     assert worst([y], [recurrence(layer, u)[0]]) <= TIGHT
+
+
+def test_each_order_is_run_as_itself() -> None:
+    layer, seen = SSM("full", 1, 2), []
+    for order in ("planned", "paper", "natural"):
+        in_order(layer, order, lambda: seen.append("_whole" in vars(layer)))()
+    assert seen == [False, True, True]
+    assert "_whole" not in vars(layer)
