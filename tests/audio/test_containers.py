@@ -192,6 +192,14 @@ def test_a_disk_that_fills_while_a_file_is_closed_publishes_nothing(name: str, t
         assert list(tmp_path.iterdir()) == []
 
 
+def test_rates_that_crash_an_encoder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(audio.OutputError, match="up to 192,000 Hz, got 384,000 Hz"):
+        audio.write(tmp_path / "a.ogg", np.zeros(100), 384_000)
+    with pytest.raises(audio.OutputError, match="Opus holds sample rates of 8,000"):
+        audio.write(tmp_path / "a.opus", np.zeros(100), 44_100)
+    assert not list(tmp_path.iterdir())
+
+
 def test_opus_files_hold_opus(tmp_path: Path) -> None:
     audio.write(tmp_path / "a.opus", tone(1, 48_000), 48_000)
     assert audio.info(tmp_path / "a.opus").subtype == "OPUS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -186,6 +187,41 @@ def test_an_interrupt_ends_listening_and_keeps_the_words() -> None:
         assert message == b"centaurus: interrupted\n"
     finally:
         process.kill()
+
+
+def test_a_writer_that_dies_loses_no_frame_of_a_recording(tmp_path: Path) -> None:
+    """Neither those that wait in the network nor, with -o, the file."""
+    x = noise(0.7)
+    whole = io.BytesIO()
+    soundfile.write(whole, x.T, 16_000, format="WAV", subtype="PCM_16")
+    cut = whole.getvalue()[:-2000]
+    heard = x.shape[1] - 1000
+    piped = run(denoiser("-"), cut)
+    assert piped.returncode == 3
+    assert (len(piped.stdout) - len(wav_header(Layout(16_000, 1)))) // 2 == heard
+    kept = run(denoiser("-", "-o", tmp_path / "r.wav"), cut)
+    assert kept.returncode == 3, kept.stderr
+    assert b"before the length its WAV header promised" in kept.stderr
+    assert left(tmp_path) == ["r.wav"]
+    assert soundfile.info(tmp_path / "r.wav").frames == heard
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows always block")
+def test_a_stdin_that_does_not_block_has_not_ended() -> None:
+    x = noise(0.5)
+    data = encode(x, Encoding.S16)
+    ours, theirs = os.pipe()
+    os.set_blocking(ours, False)
+    words = denoiser("-", "--raw", "s16le", "--rate", "16000")
+    process = subprocess.Popen(words, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.close(ours)
+    for part in (data[:4000], data[4000:4001], data[4001:]):
+        time.sleep(0.3)  # nothing to read, for a while
+        os.write(theirs, part)
+    os.close(theirs)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    assert len(out) == len(data)
 
 
 def test_a_stream_that_ends_early_is_code_3_after_what_there_was() -> None:
