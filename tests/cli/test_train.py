@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from centaurus.cli import train
 from centaurus.cli.evaluate import _cells
 from centaurus.evaluation import live
 from centaurus.models import Row, SpotterTable, classifier, save
+from centaurus.recipes import RECIPES
+from centaurus.train.config import explain
 from tests import corpora
 from tests.cli.run import run
 
@@ -72,10 +78,64 @@ def test_before_and_after_are_shown_side_by_side() -> None:
     }
 
 
-def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_setting_is_explained(name: str) -> None:
+    kind = type(RECIPES[name].configure(RECIPES[name].presets[0]))
+    assert set(explain(kind)) == {field.name for field in fields(kind)}
+    assert all(text.endswith(".") for text in explain(kind).values())
+
+
+def test_the_command_knows_every_recipe() -> None:
+    assert set(train.RECIPES) == set(RECIPES)
+
+
+MISTAKES = [
+    (["train", "kws"], "--data FOLDER is needed"),
+    (["train", "kwx", "--data", "."], "did you mean kws?"),
+    (["train", "kws", "--data", "nowhere"], "there is no such folder"),
+    (["train", "kws", "--data", "talk.wav"], "is not a folder"),
+    (["train", "kws", "--data", ".", "batch"], "key=value"),
+    (["train", "--resume", "nowhere"], "is not a run folder"),
+    (["count", "nowhere.safetensors"], "there is no model file"),
+    (["plan", "model.onnx"], "give the .safetensors file it was made from"),
+    (["export", "model.onnx", "-o", "other.onnx"], "is an exported model"),
+    (["eval", "nowhere.safetensors", "--data", "."], "there is no model file"),
+    (["bench", "model.pt"], "is a pickle of torch, which is not read"),
+    (["verify", "talk.wav"], "is audio, not a model"),
+    (["denoise", "talk.wav", "--model", "net.safetensors"], "centaurus export net.safetensors -o net.onnx"),
+    (["spot", "net.safetensors"], "is a model, not audio: give it with --model"),
+]
+WITHOUT_TORCH = """
+import json, sys
+sys.modules["torch"] = None
+from centaurus.cli.main import main
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as stop:
+        print("code", stop.code, file=sys.stderr)
+"""
+
+
+def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
+    for name in ("model.onnx", "model.pt", "talk.wav", "net.safetensors"):
+        (tmp_path / name).touch()
+    command = [sys.executable, "-c", WITHOUT_TORCH, json.dumps([words for words, _ in MISTAKES])]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2 * len(MISTAKES)
+    for (words, message), told, code in zip(MISTAKES, lines[::2], lines[1::2], strict=True):
+        assert message in told, words
+        assert code != "code 0"
+
+
+def test_settings_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run(capsys, "train", "denoise", "minutes=30", "--show", "--json").json()
     assert (shown["minutes"], shown["epochs"], shown["batch"]) == (30, 0, 192)
-    assert "network" in run(capsys, "train", "kws", "--small", "--show").out
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run(capsys, "train", "kws", "--small", "--show").out
+    assert "Probability of dropping a channel." in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -84,7 +144,7 @@ def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (("train",), "which recipe? kws, wake, commands, denoise or asr"),
         (("train", "kw"), "no recipe 'kw'; did you mean kws?"),
         (("train", "kws"), "--data FOLDER is needed"),
-        (("train", "kws", "bacth=3"), "no setting 'bacth'; did you mean batch?"),
+        (("train", "kws", "bacth=3", "--show"), "no setting 'bacth'; did you mean batch?"),
         (("train", "kws", "--resume", "nowhere"), "--resume goes on with a run's own settings"),
         (("train", "--resume", "nowhere"), "nowhere is not a run folder"),
         (("train", "kws", "--data", "nowhere"), "nowhere"),

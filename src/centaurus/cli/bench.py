@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from centaurus.cli import output
-from centaurus.cli.names import network
+from centaurus.cli.names import check_file, network
 
 if TYPE_CHECKING:
     from centaurus.layer import Layer
@@ -39,6 +39,8 @@ def bench(
         return
     if model is None:
         raise ValueError("which model? an ONNX file, a shipped model's name, a model file or a network")
+    if not model.endswith(".onnx"):
+        check_file(model)
     from centaurus.runtime.session import Session
     from centaurus.runtime.timing import time_session, weigh
 

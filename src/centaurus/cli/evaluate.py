@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from centaurus.cli import output
+from centaurus.cli import output, progress
+from centaurus.cli.names import check_file
 
 if TYPE_CHECKING:
     from centaurus.evaluation.model import Evaluation, Model
@@ -32,10 +35,12 @@ def evaluate(
     from centaurus.evaluation.report import write
 
     judged = engine(model)
-    report = measure(judged, data, split, limit, noise)
+    with progress.bar(f"measuring {Path(model).name}", None, "clips") as done:
+        report = measure(_counted(judged, done), data, split, limit, noise)
     written = write(report, out) if out is not None else []
     if others is not None:
-        written += _live(judged, report, data, split, noise, others, out)
+        with progress.bar("counting false alarms", None):
+            written += _live(judged, report, data, split, noise, others, out)
     if json:
         output.show_json(report.json())
         return
@@ -69,10 +74,22 @@ def _live(
     return save_curve(points, out) if out is not None else []
 
 
+def _counted(model: Model, done: Callable[[float], object]) -> Model:
+    """The model, which moves the bar with every clip."""
+
+    def run(x: Any) -> Any:
+        frames = model.run(x)
+        done(1)
+        return frames
+
+    return replace(model, run=run)
+
+
 def engine(model: str) -> Model:
     """The model to measure, in torch or in onnxruntime."""
     if model.endswith(".onnx"):
         return _session(model)
+    check_file(model)
     return _network(model)
 
 

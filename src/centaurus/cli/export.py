@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from centaurus.cli import output
-from centaurus.cli.names import network
+from centaurus.cli.names import check_file, network
 
 
 def export(
@@ -32,6 +32,7 @@ def export(
     json: output.Json = False,
 ) -> None:
     """Write a model's streaming step as ONNX or as C, and compare it with torch."""
+    check_file(name)
     from centaurus.system import OutputError
 
     chunks: list[int | None] = [*chunk] if chunk else [None]

@@ -14,10 +14,23 @@ if TYPE_CHECKING:
 
 def network(name: str) -> Layer:
     """``kws-hybrid-8``, ``denoiser/hybrid``, ``recognizer/base``, a model file or a shipped model's name."""
+    check_file(name)
     from centaurus.models import build, load, shipped
 
     file = Path(name).is_file() or name.endswith(".safetensors")
     return load(name) if file or name in shipped() else build(name)
+
+
+def check_file(name: str) -> None:
+    """Refuse a file that is not there or not a model that torch reads: before torch is imported, which takes long."""
+    from centaurus.runtime.modelfile import SUFFIX, WEIGHTS, SessionError, check_kind, shipped_models
+
+    path = Path(name)
+    if path.is_file():
+        check_kind(path, (WEIGHTS,))
+    elif path.suffix in (WEIGHTS, SUFFIX):
+        known = ", ".join(shipped_models())
+        raise SessionError(f"there is no model file {name!r:.200}, and no shipped model of that name ({known})")
 
 
 def is_topology(name: str) -> bool:

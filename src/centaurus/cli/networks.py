@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centaurus.cli import output
-from centaurus.cli.names import network
+from centaurus.cli import output, progress
+from centaurus.cli.names import check_file, network
 
 if TYPE_CHECKING:
     from centaurus.verification import Verification
@@ -73,6 +73,7 @@ def count(
     name: Name, rate: Rate = 16_000, convention: Convention = Convention.TABLE, json: output.Json = False
 ) -> None:
     """Count a network layer by layer: parameters, operations for each second, state, hop and latency."""
+    check_file(name)
     from centaurus import models
 
     report = models.count(network(name), rate, convention.value)
@@ -84,7 +85,10 @@ def count(
 
 def verify(name: File, json: output.Json = False) -> None:
     """Measure the laws a network or an ONNX file must keep (pieces equal the whole); exit with 1 where one fails."""
-    report = _verify_file(name) if name.endswith(".onnx") or _only_exported(name) else _verify_network(name)
+    if not name.endswith(".onnx"):
+        check_file(name)
+    with progress.bar(f"verifying {name}", None):
+        report = _verify_file(name) if name.endswith(".onnx") or _only_exported(name) else _verify_network(name)
     if json:
         output.show_json(report.json())
     else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from centaurus.cli import output
-from centaurus.cli.names import is_topology, network, planned_layers
+from centaurus.cli import output, progress
+from centaurus.cli.names import check_file, is_topology, network, planned_layers
 
 if TYPE_CHECKING:
     from centaurus.planner import Plan
@@ -47,6 +47,7 @@ def plan(
     json: output.Json = False,
 ) -> None:
     """Show how a network, one layer or an expression will be contracted, and what that costs, before anything runs."""
+    check_file(name)
     if "->" in name and "_" not in name:
         _show_plan(_plan_of_expression(name, batch, length, read_sizes(sizes)), json)
     elif "->" in name or sizes or is_topology(name):
@@ -154,10 +155,11 @@ def calibrate(json: output.Json = False) -> None:
     from centaurus.planner import Device
 
     measured: dict[int, dict[str, Any]] = {}
-    for threads in sorted({1, os.cpu_count() or 1}):
-        device = measure(threads)
-        device.write(Device.path(threads))
-        measured[threads] = asdict(device)
+    with progress.bar("measuring this machine, about ten seconds for each number of threads", None):
+        for threads in sorted({1, os.cpu_count() or 1}):
+            device = measure(threads)
+            device.write(Device.path(threads))
+            measured[threads] = asdict(device)
     if json:
         output.show_json({str(n): {"path": str(Device.path(n)), "device": rates} for n, rates in measured.items()})
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from centaurus.train.config import Training
     from centaurus.train.run import Run
 
+RECIPES = ("kws", "wake", "commands", "denoise", "asr")
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
 
 
@@ -36,33 +39,25 @@ def train(
     json: output.Json = False,
 ) -> None:
     """Train a recipe on a folder of recordings. Under torchrun: torchrun --nproc-per-node 8 -m centaurus.cli train …"""
+    _check(recipe, settings or (), data, preset, small, out, resume, show)
     from centaurus.recipes import launch
-    from centaurus.train.config import override, to_data
+    from centaurus.train.config import explain, override, to_data
     from centaurus.train.run import Run, TrainingError
 
     if resume is not None:
         pairs = [*([recipe] if recipe else []), *(settings or [])]
-        if any("=" not in pair for pair in pairs) or small or preset or out is not None:
-            raise ValueError(
-                "--resume goes on with a run's own settings: give nothing else but --data if it has moved, "
-                "or minutes=, epochs= or steps= to extend it"
-            )
         run = Run.existing(resume)
         recipe, config, folder = launch.described(run)
         config = launch.extend(run, config, pairs)
         folder = data or folder
     else:
-        if recipe is None:
-            raise ValueError("which recipe? kws, wake, commands, denoise or asr; or --resume RUN")
-        if small and preset:
-            raise ValueError(f"--small is --preset small: give it or --preset {preset}, not both")
+        assert recipe is not None
         more = [] if corrections is None else [f"corrections={corrections}"]
         config = override(launch.configure(recipe, "small" if small else preset), [*(settings or []), *more])
         if show:
-            _show(to_data(config), json)
+            _show(to_data(config), explain(type(config)), json)
             return
-        if data is None:
-            raise ValueError("--data FOLDER is needed: the recordings to learn from")
+        assert data is not None
         folder = data
         run = launch.start(recipe, config, folder, out or _next_folder(recipe))
     try:
@@ -92,11 +87,55 @@ def _stopped(run: Run) -> str:
     return f"stopped; centaurus train --resume {run.folder} goes on from its last checkpoint"
 
 
-def _show(settings: dict[str, Any], json: bool) -> None:
+def _check(
+    recipe: str | None,
+    settings: Sequence[str],
+    data: Path | None,
+    preset: str | None,
+    small: bool,
+    out: Path | None,
+    resume: Path | None,
+    show: bool,
+) -> None:
+    """Find mistakes that can be seen without torch, which takes seconds to import."""
+    if data is not None and not data.is_dir():
+        what = "is not a folder: --data is a folder of recordings" if data.exists() else "there is no such folder"
+        raise ValueError(f"--data {data}: {what}")
+    if resume is not None:
+        pairs = [*([recipe] if recipe else []), *settings]
+        if any("=" not in pair for pair in pairs) or small or preset or out is not None:
+            raise ValueError(
+                "--resume goes on with a run's own settings: give nothing else but --data if it has moved, "
+                "or minutes=, epochs= or steps= to extend it"
+            )
+        if not (resume / "config.json").is_file():
+            raise ValueError(f"{resume} is not a run folder: it has no config.json")
+        return
+    if recipe is None:
+        raise ValueError(f"which recipe? {', '.join(RECIPES[:-1])} or {RECIPES[-1]}; or --resume RUN")
+    if recipe not in RECIPES:
+        close = get_close_matches(recipe, RECIPES, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(RECIPES)}"
+        raise ValueError(f"there is no recipe {recipe!r}; {hint}")
+    for text in settings:
+        if "=" not in text:
+            raise ValueError(f"settings are given as key=value, got {text!r}")
+    if small and preset:
+        raise ValueError(f"--small is --preset small: give it or --preset {preset}, not both")
+    if not show and data is None:
+        raise ValueError("--data FOLDER is needed: the recordings to learn from")
+    if not show and out is not None and (out / "config.json").exists():
+        raise ValueError(f"{out} already holds a run: --resume {out} goes on with it")
+
+
+def _show(settings: dict[str, Any], meanings: dict[str, str], json: bool) -> None:
+    """Every setting with its value and what it means; as JSON the values alone, as a run keeps them."""
     if json:
         output.show_json(settings)
-    else:
-        output.show_table(["setting", "value"], [[name, str(value)] for name, value in settings.items()])
+        return
+    rows = [[name, str(value) or '""', meanings[name]] for name, value in settings.items()]
+    output.show_table(["setting", "value", "meaning"], rows, text=("value", "meaning"))
+    output.show("\nChange them with key=value, such as minutes=30 batch=16.")
 
 
 def _next_folder(recipe: str) -> Path:

@@ -33,21 +33,26 @@ TABLES = {"small": SMALL, "letters": SPELT, **RECOGNIZERS}
 
 @dataclass(frozen=True, kw_only=True)
 class RecognitionSettings(Reading):
-    """``vocabulary`` is a WordPiece file, ``used:FILE`` for its tokens that occur, ``characters`` or ``words``.
-
-    ``mls`` is a folder of which every epoch draws the share ``mls_share`` anew. ``teacher`` is a wav2vec2 model's
-    folder or one of logits computed before; it needs ``distillation`` among the losses.
-    """
+    """Settings of speech recognition: the network, its tokens, and a teacher."""
 
     network: str = "base"
+    """Table of the recogniser, as centaurus models --networks lists them."""
     dc_block: bool = False
+    """Put a DC blocker before the network."""
     losses: str = "tokens:1, distillation:1"
+    """Losses with their weights: tokens is CTC, distillation learns from the teacher."""
     vocabulary: str = ""
+    """A WordPiece file, used:FILE for its tokens that occur, characters or words."""
     teacher: str = ""
+    """A wav2vec2 model's folder, or a folder of logits computed before."""
     mls: str = ""
+    """A folder of Multilingual LibriSpeech to add."""
     mls_share: float = 0.01
+    """Share of mls that every epoch draws anew."""
     length: int = 327_680
+    """Samples of the longest utterance."""
     leak_limit: float = 0.5
+    """Share of words in common with a held-out text from which a training text is left out."""
 
 
 def configure(preset: Preset = "paper") -> RecognitionSettings:

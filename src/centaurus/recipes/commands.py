@@ -34,20 +34,26 @@ TABLES = {"commands": HEARD, "letters": SPELT, "narrow": NARROW, **RECOGNIZERS}
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSettings(RecognitionSettings):
-    """``phrases`` an epoch, of up to ``most`` words that fit in ``length`` samples; ``wordless`` is the share of noise
-    and other speech; the rest is how words are said."""
+    """Settings of connected words: phrases that are put together from clips of words."""
 
     network: str = "commands"
     losses: str = "tokens:1"
     vocabulary: str = "words"
     length: int = 4 * 16_000
     phrases: int = 8192
+    """Phrases of an epoch."""
     most: int = 7
+    """Words of a phrase, at most."""
     speed: float = 0.1
+    """Largest change of speed, as a share."""
     noisy: float = 0.7
+    """Share of phrases with noise."""
     wordless: float = 0.0
+    """Share of examples without words: noise and other speech."""
     tuned: int = 4
+    """First blocks whose modes start spread over the band that they get."""
     noise: str = ""
+    """A folder of noise, if the data folder has none."""
     decode_once: bool = True
 
 

@@ -41,32 +41,44 @@ TABLES = {"small": SMALL, **DENOISERS}
 
 @dataclass(frozen=True, kw_only=True)
 class DenoiseSettings(Reading):
-    """``length`` are samples of a row; with ``cut`` all speech is joined and cut into rows, else only long readings.
-
-    ``sets`` are the sets of clean speech to use, with commas (``vctk, librivox``), or all.
-    ``variety`` is the share of examples with babble, coloured noise, hum or another microphone; ``silent_speech`` that
-    of noise alone, ``clean_input`` that of speech alone, ``rumble`` that with noise below 60 Hz; ``residue`` is how
-    much of the noise may stay.
-    """
+    """Settings of denoising: the network, the speech, and how it is mixed with noise."""
 
     network: str = "hybrid"
+    """Table of the denoiser, as centaurus models --networks lists them, or small."""
     dc_block: bool = False
+    """Put a DC blocker before the network."""
     level: float = 0.0
+    """Hops in which the level that the signal is divided by inside falls to 1/e; 0 for none."""
     sets: str = "all"
+    """Sets of clean speech to use, with commas, or all."""
     losses: str = "smooth_l1:1, erb:0..1"
+    """Losses with their weights; a range such as 0..1 rises over the run."""
     length: int = 2**17
+    """Samples of a row."""
     cut: bool = False
+    """Join all speech and cut it into rows; otherwise only recordings as long as a row are used."""
     snr_low: float = -5.0
+    """Lowest signal-to-noise ratio, in dB."""
     snr_high: float = 15.0
+    """Highest signal-to-noise ratio, in dB."""
     level_low: float = -35.0
+    """Lowest level of the input, in dBFS."""
     level_high: float = -15.0
+    """Highest level of the input, in dBFS."""
     time_masks: int = 2
+    """Pieces of time that are silenced in an input, at most."""
     frequency_masks: int = 2
+    """Bands that are filtered out of an input, at most."""
     variety: float = 0.0
+    """Share of examples with babble, coloured noise, hum or another microphone."""
     silent_speech: float = 0.0
+    """Share of examples that are noise alone."""
     clean_input: float = 0.0
+    """Share of examples that are speech alone."""
     rumble: float = 0.0
+    """Share of examples with noise below 60 Hz added."""
     residue: float = 0.0
+    """Share of the noise that stays in the target: 0.1 is 20 dB less noise."""
 
 
 def configure(preset: Preset = "paper") -> DenoiseSettings:

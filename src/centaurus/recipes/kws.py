@@ -29,32 +29,44 @@ TABLES = {"small": SMALL, **CLASSIFIERS}
 
 @dataclass(frozen=True, kw_only=True)
 class KeywordSettings(Reading):
-    """``words`` is all, 10, 30, 35 or a list with commas; ``background`` adds a class of noise, a share of the words.
-
-    ``tuned`` first blocks start with their modes spread over the band they hear; ``dropout`` is of channels,
-    ``smoothing`` of the labels. ``teacher`` is a model of the same classes (train/teachers.py) whose answers
-    are learnt with the weight of ``taught`` in ``losses``. The rest is how words are varied: ``before`` are seconds of
-    other sound ahead of each, ``mixed`` is the share with another word under them.
-    """
+    """Settings of keyword spotting: the network, the words, and how examples are varied."""
 
     network: str = "kws-hybrid-8"
+    """Table of the classifier, as centaurus models --networks lists them, or small."""
     dc_block: bool = False
+    """Put a DC blocker before the network."""
     words: str = "all"
+    """Words to learn: all, 10, 30, 35 or a list with commas."""
     background: float = 0.0
+    """Examples of a further class for noise and other speech, as a share of the words; 0 for none."""
     noise: str = ""
+    """A folder of noise, if the data folder has none."""
     tuned: int = 0
+    """First blocks whose modes start spread over the band that they get."""
     dropout: float = 0.1
+    """Probability of dropping a channel."""
     smoothing: float = 0.0
+    """Label smoothing."""
     losses: str = "cross_entropy:1"
+    """Losses with their weights, such as cross_entropy:1, taught:1."""
     teacher: str = ""
+    """A model of the same classes whose outputs are learnt as well, by the loss taught."""
     seconds: float = 1.0
+    """Length of a word."""
     before: float = 1.0
+    """Seconds of other sound before each word, so that history is nothing new in a stream."""
     speed: float = 0.0
+    """Largest change of speed, as a share."""
     gain_db: float = 0.0
+    """Largest change of level, in dB."""
     shift: float = 0.0
+    """Largest shift in time, in seconds."""
     noisy: float = 0.0
+    """Share of words with noise."""
     tone_db: float = 0.0
+    """Largest change of the spectrum, in dB, as by another microphone."""
     mixed: float = 0.0
+    """Share of words with another word under them."""
     decode_once: bool = True
 
 

@@ -60,15 +60,16 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(Training):
-    """How recordings are read: at a rate, from disk each time or ``decode_once`` into a ``cache`` of decoded sound.
-
-    ``on_fault`` is what a recording that cannot be used does: skip (it is named and left out) or fail (so is the run).
-    """
+    """How recordings are read."""
 
     rate: int = 16_000
+    """Sample rate of the network, in Hz; recordings are resampled to it."""
     decode_once: bool = False
+    """Decode all recordings into the cache first, instead of reading files again and again."""
     cache: str = ""
+    """Folder of decoded recordings; by default one in the user's cache folder."""
     on_fault: OnFault = "skip"
+    """What a recording that cannot be read does: skip (it is left out and named) or fail."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,16 +39,18 @@ WINDOW = 0.16  # seconds that probabilities are averaged over
 
 @dataclass(frozen=True, kw_only=True)
 class WakeSettings(Reading):
-    """``phrase`` is the name that is reported; ``alarms`` an hour are what the threshold is chosen for.
-
-    ``negatives`` is the weight of background against words in the loss: more of it, fewer false alarms, more misses.
-    """
+    """Settings of a wake phrase: its name, and the balance of misses and false alarms."""
 
     network: str = "kws-mel"
+    """Table of the spotter."""
     phrase: str = "wake"
+    """Name that is reported when the phrase is heard."""
     corrections: str = ""
+    """A folder with missed/ and alarms/ kept in use, to learn from."""
     alarms: float = 0.5
+    """False alarms an hour that the threshold is chosen for."""
     negatives: float = 4.0
+    """Weight of background against the phrase in the loss: more of it, fewer false alarms and more misses."""
     decode_once: bool = True
 
 

@@ -235,6 +235,30 @@ def _short(value: Any) -> str:
 
 
 SUFFIX = ".onnx"
+WEIGHTS = ".safetensors"
+AUDIO = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".m4a", ".mp4", ".mkv", ".webm"}
+CHECKPOINTS = {".pt", ".pth", ".ckpt", ".bin"}
+
+
+def check_kind(path: str | os.PathLike[str], wanted: tuple[str, ...]) -> None:
+    """Refuse a file whose suffix says that it is something else than a model of the wanted kinds, and say what to do.
+
+    ``wanted`` are ``SUFFIX`` for exported models and ``WEIGHTS`` for those that torch reads.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in wanted:
+        return
+    if suffix == WEIGHTS:
+        target = Path(path).with_suffix(SUFFIX)
+        raise SessionError(f"holds weights for torch: export it first, centaurus export {path} -o {target}", path)
+    if suffix == SUFFIX:
+        raise SessionError(f"is an exported model: give the {WEIGHTS} file it was made from", path)
+    if suffix in AUDIO:
+        raise SessionError("is audio, not a model", path)
+    if suffix in CHECKPOINTS:
+        raise SessionError(
+            f"is a pickle of torch, which is not read: ct.save(net, {Path(path).stem + WEIGHTS!r})", path
+        )
 
 
 def shipped_models() -> list[str]:
@@ -245,6 +269,8 @@ def shipped_models() -> list[str]:
 def find_model(model: str | os.PathLike[str]) -> Path:
     """The path of a model given as a path or as a shipped name."""
     try:
-        return system.find_model(model, SUFFIX)
+        path = system.find_model(model, SUFFIX)
     except FileNotFoundError as error:
         raise SessionError(str(error)) from error
+    check_kind(path, (SUFFIX,))
+    return path

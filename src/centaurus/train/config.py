@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -19,37 +23,50 @@ COMPILE = ("auto", "true", "false")
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What every recipe has. Of ``epochs``, ``steps`` and ``minutes`` one is given and the others are 0.
-
-    ``batch`` is rows for one optimiser step over all processes, taken in ``accumulate`` parts. ``validations`` are
-    spread evenly over the run; a checkpoint is written at each, and every ``save_minutes`` between them. ``start`` is
-    a trained model of the same table, by file or shipped name, whose weights are gone on from.
-
-    ``clip`` limits the norm of the gradient, then ``clip_value`` each of its values; 0 turns either off. ``ema`` 0
-    keeps no average of the weights. ``compile`` auto uses torch.compile where there is a GPU with Triton.
-    """
+    """What every recipe has. Of ``epochs``, ``steps`` and ``minutes`` one is given and the others are 0."""
 
     epochs: float = 0.0
+    """Passes over the training data; or give steps or minutes."""
     steps: int = 0
+    """Optimiser steps; or give epochs or minutes."""
     minutes: float = 0.0
+    """Minutes of training by the clock; or give epochs or steps."""
     batch: int
+    """Rows of one optimiser step, over all processes."""
     lr: float
+    """The highest learning rate."""
     decay: float
+    """Weight decay of weights that are decayed."""
     optimizer: str = "adamw"
+    """adamw or muon."""
     warmup: float = 0.01
+    """Share of the run over which the learning rate rises; then it falls along a cosine."""
     clip: float = 1.0
+    """Largest norm of the gradient; 0 for no limit."""
     clip_value: float = 0.0
+    """Largest value in the gradient, after clip; 0 for no limit."""
     ema: float = 0.999
+    """Decay of the moving average of the weights that is validated and kept; 0 for none."""
     accumulate: int = 1
+    """Parts that a batch is taken in, to need less memory."""
     precision: str = "auto"
+    """auto, fp32, bf16 or fp16; auto is bf16 where a GPU has it, else fp32."""
     compile: str = "false"
+    """true, false or auto: torch.compile, with auto where there is a GPU with Triton."""
     seed: int = 0
+    """Of the initial weights and the order of the data."""
     start: str = ""
+    """A trained model of the same table to start from, by file or shipped name."""
     workers: int = 2
+    """Processes that read data; 0 reads in the training process."""
     validations: int = 20
+    """Validations, spread evenly over the run; a checkpoint is written at each."""
     validation_items: int = 0
+    """Rows of a validation; 0 for all."""
     save_minutes: float = 10.0
+    """Minutes between checkpoints that come between validations."""
     log_every: int = 10
+    """Steps between lines of the log."""
 
     def __post_init__(self) -> None:
         given = [name for name in BUDGETS if getattr(self, name)]
@@ -105,6 +122,18 @@ def nearest(key: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(key, names, 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(names))}"
+
+
+def explain(kind: type[Training]) -> dict[str, str]:
+    """Return the docstring that follows each setting in the source of its class, by the setting's name."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = str(text.value.value)
+    return {field.name: found[field.name] for field in fields(kind)}
 
 
 def to_data(config: Training) -> dict[str, Any]:
