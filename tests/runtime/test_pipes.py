@@ -105,7 +105,7 @@ def test_half_a_frame_at_the_end_of_raw_samples_is_left_out() -> None:
         (b"", "is empty"),
         (b"RIFF", "within its WAV header"),
         (header()[:-6], "within its WAV header"),
-        (b"fLaC" + bytes(40), "no WAV stream"),
+        (b"fLaC" + bytes(40), "is not a WAV stream"),
         (header(size=100) + bytes(50), "50 bytes before"),
         (header(form=struct.pack("<HHIIHH", 17, 1, 16_000, 0, 2, 4)), "kind 17"),
         (header(form=struct.pack("<HHIIHH", 1, 1, 16_000, 0, 2, 12)), "12 bits"),
@@ -114,7 +114,7 @@ def test_half_a_frame_at_the_end_of_raw_samples_is_left_out() -> None:
         (header(form=struct.pack("<HHIIHH", 1, 1, 0, 0, 2, 16)), "0 Hz"),
         (header(form=struct.pack("<HHIIHH", 1, 1, 16_000, 0, 4, 16)), "4 bytes a frame"),
         (b"RIFF" + bytes(4) + b"WAVEdata" + bytes(4), "before their format"),
-        (header(riff=b"RIFX"), "no WAV stream"),
+        (header(riff=b"RIFX"), "is not a WAV stream"),
     ],
 )
 def test_damage_is_named(data: bytes, message: str) -> None:
