@@ -9,7 +9,7 @@ WORKERS ?= 2
 AXE := $(VENV)/web/node_modules/axe-core/axe.min.js
 AXE_VERSION := 4.14.0
 
-.PHONY: setup demo test test-web lint docs bench models studio soak attack
+.PHONY: setup demo test test-web lint docs bench models studio soak attack gpu-smoke
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -17,7 +17,7 @@ setup: $(STAMP)
 # pesq is C code: where it does not build, everything else works and only PESQ scores are missing.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,serve,hub,dev,docs]' pystoi speechmos
+	$(PIP) install --quiet -c constraints.txt -e '.[torch,export,train,plot,mic,serve,hub,teacher,dev,docs]' pystoi speechmos
 	$(PIP) install --quiet -c constraints.txt pesq || echo "pesq does not build here: PESQ scores are not available"
 	touch $@
 
@@ -73,3 +73,8 @@ soak: setup
 # 100,000 damaged files, 20,000 damaged models read twice and 200 kills: about half an hour.
 attack: setup
 	OMP_NUM_THREADS=1 $(BIN)/python bench/attack.py
+
+# On a machine with a GPU, before anything else (docs/gpu.md). DEVICE=cpu tries the script itself.
+DEVICE ?= cuda
+gpu-smoke: setup
+	$(BIN)/python scripts/gpu_smoke.py --device $(DEVICE) --compile

@@ -194,7 +194,9 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="also Listing 1 with a compiled get_kernel")
     parser.add_argument("--layers", action="store_true", help="only the layers of the networks")
     parser.add_argument("--out", default="out/contraction")
+    parser.add_argument("--device", default="cpu", help="where to measure: cpu, cuda, cuda:1 …")
     options = parser.parse_args()
+    torch.set_default_device(options.device)
     assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 
     python bench/index.py FOLDER [--utterances 10800000] [--processes 2] [--ranks 8] [--out docs/speed/index.json]
 
-Texts are made up, the length of a reading follows from its name, and no sound file exists. Held-out texts are among one
-in a thousand. Afterwards ``--ranks`` processes open the index as a training run would, draw the order of an epoch and
-read the texts of 2,000 rows each; their memory is the sum of their proportional set sizes (mapped pages counted once).
+Texts are made up, the length of a reading follows from its name, and no sound file exists. One in a thousand is a
+held-out text. Afterwards ``--ranks`` processes open the index as a training run would, draw the order of an epoch and
+read the texts of 2,000 rows each; their memory is the sum of their proportional set sizes (shared pages count once).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def length(path: Path) -> tuple[int, int]:
 
 
 def opened(folder: Path, held: list[str], processes: int) -> Index:
-    """Return the index of a folder, built if it is not there."""
+    """The index of the made-up readings, from its cache or built."""
     return open_index(folder, held, ROW, measure=length, cache=folder / "cache", processes=processes)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from baseline import in_order
-from timing import Run, alternate, machine
+from timing import Run, alternate, machine, wait
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -48,13 +48,14 @@ def training_step(net: nn.Module, u: torch.Tensor) -> Run:
 
 def spent(run: Run) -> dict[str, float]:
     """Shares of the time by kind of operation."""
-    with profile(activities=[ProfilerActivity.CPU]) as prof:
+    gpu = torch.get_default_device().type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]) as prof:
         run()
+        wait()
     events = prof.key_averages()
-    total = sum(event.self_cpu_time_total for event in events)
-    shares = {
-        name: sum(e.self_cpu_time_total for e in events if e.key in keys) / total for name, keys in GROUPS.items()
-    }
+    spent_in = {event.key: event.self_device_time_total if gpu else event.self_cpu_time_total for event in events}
+    total = sum(spent_in.values())
+    shares = {name: sum(spent_in.get(key, 0) for key in keys) / total for name, keys in GROUPS.items()}
     return shares | {"element-wise, norms and overhead": 1 - sum(shares.values())}
 
 
@@ -107,7 +108,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=sorted(NETWORKS))
     parser.add_argument("--out", default="out/networks")
+    parser.add_argument("--device", default="cpu", help="where to measure: cpu, cuda, cuda:1 …")
     options = parser.parse_args()
+    torch.set_default_device(options.device)
     assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)

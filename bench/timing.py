@@ -17,6 +17,7 @@ def alternate(runs: dict[str, Run], rounds: int = 5, warm: int = 1, budget: floa
     for _ in range(warm):
         for run in runs.values():
             run()
+    wait()
     times: dict[str, list[float]] = {name: [] for name in runs}
     begin = time.perf_counter()
     for turn in range(rounds):
@@ -25,13 +26,25 @@ def alternate(runs: dict[str, Run], rounds: int = 5, warm: int = 1, budget: floa
         for name, run in runs.items():
             start = time.perf_counter()
             run()
+            wait()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def wait() -> None:
+    """Let a GPU finish what it was given."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
 
 
 def peak_bytes(run: Run) -> int:
     """The most bytes alive at once during a run, beyond those alive before it."""
     run()
+    if torch.get_default_device().type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return int(torch.cuda.max_memory_allocated() - before)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         run()
     events = [event for event in prof.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -45,4 +58,6 @@ def peak_bytes(run: Run) -> int:
 
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
-    return {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    device = torch.get_default_device()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": name}

@@ -23,6 +23,7 @@ EXTRAS = {
     "mic": ("sounddevice",),
     "serve": ("websockets",),
     "hub": ("huggingface_hub",),
+    "teacher": ("transformers",),
 }
 """The optional packages of each extra of ``centaurus-ssm``."""
 WITH_TORCH = ("export", "train")  # extras that include the extra torch

@@ -252,6 +252,20 @@ def test_the_native_recurrence_is_planned_only_where_it_is(tmp_path: Path, monke
         assert ("scan" in [step.kind for step in plan.steps]) == native == (device.scan > 0)
 
 
+def test_calibrations_are_stored_per_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    own = replace(CUDA, name="cuda (a card)", fft=1e9, measured=True)
+    try:
+        own.write(Device.path("cuda"))
+        assert Device.load("cuda") == own
+        assert Device.load("cpu", 1).fft == Device.load("cpu", 1).fft != 1e9
+    finally:
+        Device.path("cuda").unlink()
+        monkeypatch.undo()
+        own.write(tmp_path / "other.json")  # which makes stored profiles be read again
+    assert not Device.load("cuda").measured
+
+
 def test_slower_transforms_change_the_plan() -> None:
     """A plan follows the device: where FFTs are dear it does without them."""
     sizes = {"b": 64, "i": 8, "j": 8, "n": 4, "t": 4096}

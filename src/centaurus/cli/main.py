@@ -20,6 +20,7 @@ from centaurus.cli import (
     serve,
     spot,
     studio,
+    teacher,
     train,
     transcribe,
 )
@@ -36,6 +37,7 @@ app.command()(spot.spot)
 app.command()(transcribe.transcribe)
 app.command()(serve.serve)
 app.command()(train.train)
+app.command("teacher-logits")(teacher.teacher_logits)
 app.command("eval")(evaluate.evaluate)
 app.command()(networks.models)
 app.command()(networks.count)

@@ -146,27 +146,36 @@ def _short(path: str) -> str:
     return re.sub(r"\b(\w+)(\.\1\b)+", lambda run: f"{run[1]}×{run[0].count('.') + 1}", path)
 
 
-def calibrate(json: output.Json = False) -> None:
-    """Measure this machine's rates on one thread and on all, and store them, so that plans are priced for it.
+def calibrate(
+    device: Annotated[str, typer.Option(help="cpu or cuda: what to measure.")] = "cpu", json: output.Json = False
+) -> None:
+    """Measure this machine's rates and store them, so that plans are priced for it. Best on an idle machine.
 
-    Best on an idle machine.
+    A CPU is measured on one thread and on all.
     """
-    from centaurus.kernels.calibrate import measure
+    from centaurus.kernels.calibrate import measure, measure_gpu
     from centaurus.planner import Device
 
-    measured: dict[int, dict[str, Any]] = {}
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is cpu or cuda, got {device!r}")
+    kinds: list[int | str] = ["cuda"] if device == "cuda" else [*sorted({1, os.cpu_count() or 1})]
+    measured: dict[int | str, dict[str, Any]] = {}
     with progress.bar("measuring this machine, about ten seconds for each number of threads", None):
-        for threads in sorted({1, os.cpu_count() or 1}):
-            device = measure(threads)
-            device.write(Device.path(threads))
-            measured[threads] = asdict(device)
+        for kind in kinds:
+            found = measure_gpu() if isinstance(kind, str) else measure(kind)
+            found.write(Device.path(kind))
+            measured[kind] = asdict(found)
     if json:
         output.show_json({str(n): {"path": str(Device.path(n)), "device": rates} for n, rates in measured.items()})
         return
     keys = list(next(iter(measured.values())))
     rows = [[key, *(_rate(rates[key], UNITS.get(key, "")) for rates in measured.values())] for key in keys]
-    output.show_table(["rate", *(f"{n} thread{'s' if n > 1 else ''}" for n in measured)], rows)
+    output.show_table(["rate", *(str(n) if isinstance(n, str) else _threads(n) for n in measured)], rows)
     output.show(f"Stored in {' and '.join(str(Device.path(n)) for n in measured)}")
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def _rate(value: object, unit: str) -> str:

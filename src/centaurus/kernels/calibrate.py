@@ -8,22 +8,15 @@ from collections.abc import Callable
 
 import torch
 
+from centaurus.kernels.precision import full_precision
 from centaurus.native import functions as native
-from centaurus.planner.device import Device
+from centaurus.planner.device import CUDA, Device
 
 LARGE = 64 << 20  # bytes of the data that bandwidth is measured on: more than a core's share of any cache
 BUDGET = 0.6  # seconds for each rate
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the fastest of many runs, after one to warm up: a busy machine still has quiet moments."""
-    run()
-    best, begin = math.inf, time.perf_counter()
-    while time.perf_counter() - begin < BUDGET:
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return best
+LAUNCHES = 20  # runs between two waits for a GPU, so that a wait weighs little
+GPU_ROWS = 16  # times the work of a CPU in one operation: a GPU needs that to be busy
+CPU_TILE = 16 << 20
 
 
 def measure(threads: int, name: str = "") -> Device:
@@ -31,34 +24,75 @@ def measure(threads: int, name: str = "") -> Device:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return _measure(name or f"this machine, {threads} thread{'s' if threads > 1 else ''}")
+        return _measure(name or f"this machine, {threads} thread{'s' if threads > 1 else ''}", torch.device("cpu"))
     finally:
         torch.set_num_threads(before)
 
 
-def _measure(name: str) -> Device:
-    x, y = torch.randn(512, 512), torch.randn(512, 4096)
-    wide = torch.empty(512, 4096)
-    gemm = 2 * 512 * 512 * 4096 / _seconds(lambda: torch.mm(x, y, out=wide))
-    a, b = torch.randn(512, 32, 32, dtype=torch.complex64), torch.randn(512, 32, 64, dtype=torch.complex64)
-    product = torch.empty(512, 32, 64, dtype=torch.complex64)
-    complex_gemm = 8 * 512 * 32 * 32 * 64 / _seconds(lambda: torch.bmm(a, b, out=product))
-    small, tiny = torch.randn(8192, 4, 4), torch.empty(8192, 4, 4)
-    matrix = _seconds(lambda: torch.bmm(small, small, out=tiny)) / 8192
-    signal = torch.randn(128, 4096)
-    spectrum = torch.empty(128, 2049, dtype=torch.complex64)
-    fft = 2.5 * 128 * 4096 * 12 / _seconds(lambda: torch.fft.rfft(signal, out=spectrum))
-    large, result = torch.randn(LARGE // 4), torch.empty(LARGE // 4)
-    bandwidth = 2 * LARGE / _seconds(lambda: torch.mul(large, 2.0, out=result))
-    turned = torch.empty(2049, 128, dtype=torch.complex64)
-    transpose = spectrum.numel() * 8 / _seconds(lambda: turned.copy_(spectrum.t()))
-    fresh = LARGE / _seconds(lambda: torch.zeros(LARGE, dtype=torch.uint8).fill_(1))
-    angles = torch.randn(1 << 18)
-    exp = angles.numel() / _seconds(lambda: torch.stack((angles.exp() * angles.cos(), angles.exp() * angles.sin())))
-    one = torch.randn(8)
-    call = _seconds(lambda: [one + 1 for _ in range(1000)]) / 1000
+def measure_gpu() -> Device:
+    """Return the rates of this machine's GPU, in full single precision, in about ten seconds."""
+    if not torch.cuda.is_available():
+        raise ValueError("torch finds no GPU here: calibrate --device cuda is for a machine that has one")
+    device = torch.device("cuda")
+    with full_precision(torch.zeros(1, device=device)):
+        return _measure(f"cuda ({torch.cuda.get_device_name(device)})", device)
+
+
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Return the fastest of many runs, after one to warm up: a busy machine still has quiet moments."""
+    times = 1 if device.type == "cpu" else LAUNCHES
+    run()
+    _wait(device)
+    best, begin = math.inf, time.perf_counter()
+    while time.perf_counter() - begin < BUDGET:
+        start = time.perf_counter()
+        for _ in range(times):
+            run()
+        _wait(device)
+        best = min(best, (time.perf_counter() - start) / times)
+    return best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _measure(name: str, device: torch.device) -> Device:
+    cpu = device.type == "cpu"
+    rows = 1 if cpu else GPU_ROWS
+
+    def timed(run: Callable[[], object]) -> float:
+        return _seconds(run, device)
+
+    def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.randn(*shape, dtype=dtype, device=device)
+
+    x, y = randn(512, 512), randn(512, 4096 * rows)
+    wide = torch.empty_like(y)
+    gemm = 2 * 512 * wide.numel() / timed(lambda: torch.mm(x, y, out=wide))
+    a, b = randn(512, 32, 32, dtype=torch.complex64), randn(512, 32, 64 * rows, dtype=torch.complex64)
+    product = torch.empty_like(b)
+    complex_gemm = 8 * 32 * product.numel() / timed(lambda: torch.bmm(a, b, out=product))
+    small = randn(8192 * rows, 4, 4)
+    tiny = torch.empty_like(small)
+    matrix = timed(lambda: torch.bmm(small, small, out=tiny)) / len(small)
+    signal = randn(128 * rows, 4096)
+    spectrum = torch.fft.rfft(signal)
+    fft = 2.5 * signal.numel() * 12 / timed(lambda: torch.fft.rfft(signal, out=spectrum))
+    large = randn(LARGE // 4)
+    result = torch.empty_like(large)
+    bandwidth = 2 * LARGE / timed(lambda: torch.mul(large, 2.0, out=result))
+    turned = torch.empty_like(spectrum.t(), memory_format=torch.contiguous_format)
+    transpose = spectrum.numel() * 8 / timed(lambda: turned.copy_(spectrum.t()))
+    fresh = LARGE / timed(lambda: torch.zeros(LARGE, dtype=torch.uint8, device=device).fill_(1))
+    angles = randn(rows << 18)
+    exp = angles.numel() / timed(lambda: torch.stack((angles.exp() * angles.cos(), angles.exp() * angles.sin())))
+    one = randn(8)
+    call = timed(lambda: [one + 1 for _ in range(1000)]) / 1000
+    tile, scan = (CPU_TILE, _scan_rate()) if cpu else (CUDA.tile_bytes, 0.0)
     return Device(
-        name, gemm, complex_gemm, matrix, fft, bandwidth, transpose, fresh, exp, 2 * call, 16 << 20, _scan_rate()
+        name, gemm, complex_gemm, matrix, fft, bandwidth, transpose, fresh, exp, 2 * call, tile, scan, measured=True
     )
 
 
@@ -68,4 +102,4 @@ def _scan_rate() -> float:
     if not native.usable(u):
         return 0.0
     modes, weights = torch.full((128, 1, 1, 4, 2), 0.5), torch.randn(128, 1, 1, 4, 2)
-    return 4 * u.numel() / _seconds(lambda: native.scan_forward(u, modes, weights, save=True))
+    return 4 * u.numel() / _seconds(lambda: native.scan_forward(u, modes, weights, save=True), u.device)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from centaurus.kernels.ops import Link
+from centaurus.kernels.precision import allowed, projecting
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class _Run(torch.autograd.Function):
                 trails.append(trail)
             result = _place(chain, u, result, x, start, held)
             start += x.shape[chain.left.index(chain.batch)] if chain.batch else 0
+        ctx.allowed = allowed()
         ctx.chain, ctx.trails, ctx.prepared = chain, trails, prepared if any(ctx.needs_input_grad) else []
         ctx.save_for_backward(u, *tensors)
         assert result is not None
@@ -81,39 +83,42 @@ class _Run(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        chain: Chain = ctx.chain
-        u, *tensors = ctx.saved_tensors
-        groups = chain.groups(tensors)
-        wanted = chain.groups(ctx.needs_input_grad[2:])
-        prepared = ctx.prepared
-        first = next((p for p, group in enumerate(wanted) if any(group)), len(chain.links))
-        inputs = chain.tiles(u.permute([chain.signal.index(i) for i in chain.held]), chain.held)
-        outputs = chain.tiles(grad.permute([chain.out.index(i) for i in chain.left]), chain.left)
-        totals: list[list[Tensor] | None] = [None] * len(chain.links)
-        want_u = bool(ctx.needs_input_grad[1])
-        du = torch.empty_like(u) if want_u else None
-        pieces = (
-            chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
-        )
-        for tile, (x, dy) in enumerate(zip(inputs, outputs, strict=True)):
-            trail = ctx.trails[tile] if ctx.trails else _retrace(chain, x, prepared)
-            del x
-            for p in range(len(chain.links) - 1, -1 if want_u else first - 1, -1):
-                source, kept = trail[p] if p < len(trail) else (None, None)
-                back, own = chain.links[p].backward(dy, source, kept, prepared[p], want_u or p > first)
-                _accumulate(totals, p, own)
-                dy = dy if back is None else back
-                del source, kept, back, own
-            if want_u:
-                pieces[tile].copy_(dy)
-        out: list[Any] = []
-        for link, total, group, want in zip(chain.links, totals, groups, wanted, strict=True):
-            finished = link.finish(total, group) if total else [None] * len(group)
-            out += [
-                g.reshape(t.shape) if w and g is not None else None
-                for g, t, w in zip(finished, group, want, strict=True)
-            ]
-        return (None, du, *out)
+        with projecting(ctx.allowed):
+            return _backward(ctx, grad)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Gradients of the signal and of every tensor, tile by tile."""
+    chain: Chain = ctx.chain
+    u, *tensors = ctx.saved_tensors
+    groups = chain.groups(tensors)
+    wanted = chain.groups(ctx.needs_input_grad[2:])
+    prepared = ctx.prepared
+    first = next((p for p, group in enumerate(wanted) if any(group)), len(chain.links))
+    inputs = chain.tiles(u.permute([chain.signal.index(i) for i in chain.held]), chain.held)
+    outputs = chain.tiles(grad.permute([chain.out.index(i) for i in chain.left]), chain.left)
+    totals: list[list[Tensor] | None] = [None] * len(chain.links)
+    want_u = bool(ctx.needs_input_grad[1])
+    du = torch.empty_like(u) if want_u else None
+    pieces = chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
+    for tile, (x, dy) in enumerate(zip(inputs, outputs, strict=True)):
+        trail = ctx.trails[tile] if ctx.trails else _retrace(chain, x, prepared)
+        del x
+        for p in range(len(chain.links) - 1, -1 if want_u else first - 1, -1):
+            source, kept = trail[p] if p < len(trail) else (None, None)
+            back, own = chain.links[p].backward(dy, source, kept, prepared[p], want_u or p > first)
+            _accumulate(totals, p, own)
+            dy = dy if back is None else back
+            del source, kept, back, own
+        if want_u:
+            pieces[tile].copy_(dy)
+    out: list[Any] = []
+    for link, total, group, want in zip(chain.links, totals, groups, wanted, strict=True):
+        finished = link.finish(total, group) if total else [None] * len(group)
+        out += [
+            g.reshape(t.shape) if w and g is not None else None for g, t, w in zip(finished, group, want, strict=True)
+        ]
+    return (None, du, *out)
 
 
 def _accumulate(totals: list[list[Tensor] | None], position: int, own: list[Tensor]) -> None:

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from centaurus.kernels.pair import align, laid_out, pair
+from centaurus.kernels.precision import rounded_products
 from centaurus.kernels.scan import scan_backward, scan_forward
 from centaurus.native import functions as native
 
@@ -59,14 +60,23 @@ class Mix(Link):
     length: int = 0  # transform length, when the signal is a spectrum
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        return pair(tensors[0], self.other, x, self.signal, self.out), None
+        return self._product(tensors[0], self.other, x, self.signal, self.out), None
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        back = pair(tensors[0], self.other, grad, self.out, self.signal) if want_x else None
+        back = self._product(tensors[0], self.other, grad, self.out, self.signal) if want_x else None
         if not self.length:
-            return back, [pair(grad, self.out, x, self.signal, self.other)]
+            return back, [self._product(grad, self.out, x, self.signal, self.other)]
         scaled = torch.view_as_real(grad * bin_weights(grad, self.length))
         return back, [pair(scaled, self.out + "~", torch.view_as_real(x), self.signal + "~", self.other)]
+
+    def _product(self, x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str) -> Tensor:
+        """A product of the projection, rounded as the caller of the layer allows; spectra are never rounded."""
+        if self.length or x.dtype != torch.float32:
+            return pair(x, x_indices, y, y_indices, out)
+        with rounded_products() as dtype:
+            if dtype is None:
+                return pair(x, x_indices, y, y_indices, out)
+            return pair(x.to(dtype), x_indices, y.to(dtype), y_indices, out).to(x.dtype)
 
 
 def bin_weights(spectrum: Tensor, length: int) -> Tensor:

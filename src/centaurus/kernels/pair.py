@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from centaurus.kernels.precision import product
+
 
 def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: Tensor | None = None) -> Tensor:
     """Contract two tensors; in memory the result is (shared indices, x's own, y's own), returned as a view.
@@ -23,8 +25,8 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
     y, y_indices = _without_lone(y, y_indices, x_indices + out)
     summed = [index for index in x_indices if index in y_indices and index not in out]
     if not summed:
-        product = align(x, x_indices, out) * align(y, y_indices, out)
-        return product if onto is None else onto + product
+        aligned = align(x, x_indices, out) * align(y, y_indices, out)
+        return aligned if onto is None else onto + aligned
     shared = [index for index in x_indices if index in y_indices and index in out]
     rows = [index for index in x_indices if index not in y_indices]
     columns = [index for index in y_indices if index not in x_indices]
@@ -41,10 +43,10 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
             return onto
         return onto + pair(x, x_indices, y, y_indices, out)
     if b == 1:
-        product = left.reshape(m, k) @ right.reshape(k, n)
+        made = product(left.reshape(m, k), right.reshape(k, n))
     else:
-        product = torch.bmm(left.reshape(b, m, k), right.reshape(b, k, n))
-    return product.reshape([size[index] for index in order]).permute(back)
+        made = product(left.reshape(b, m, k), right.reshape(b, k, n))
+    return made.reshape([size[index] for index in order]).permute(back)
 
 
 def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str) -> Tensor:

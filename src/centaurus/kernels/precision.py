@@ -1,11 +1,31 @@
-"""The precision of a layer: at least single, double with double parameters, regardless of autocast."""
+"""The precision of a layer: at least single, double with double parameters, regardless of autocast.
+
+Kernels, transforms and states are computed in full single precision whatever autocast and TF32 settings say.
+Projections of the signal (B and C) may be rounded as the caller allows: TF32 inputs, or bfloat16 under autocast.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+FULL = "highest"
+
+
+class Allowed(NamedTuple):
+    """How projections may be rounded: torch's float32 matmul precision, and the dtype of autocast if it is bf16."""
+
+    matmul: str = FULL
+    dtype: torch.dtype | None = None
+
+
+NOTHING = Allowed()
+_allowed: ContextVar[Allowed] = ContextVar("centaurus-projections", default=NOTHING)
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -23,3 +43,84 @@ def without_autocast(u: Tensor) -> AbstractContextManager[object]:
     """No autocast on the signal's device; some devices, like meta, have none to begin with."""
     kind = u.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
+@contextmanager
+def full_precision(u: Tensor) -> Iterator[None]:
+    """Neither autocast nor TF32 inside; ``projecting`` may still use what was allowed outside."""
+    if torch.compiler.is_dynamo_compiling():  # the compiler holds neither setting against one product
+        with without_autocast(u):
+            yield
+        return
+    kind = u.device.type
+    half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if half else None
+    outside = Allowed(torch.get_float32_matmul_precision(), dtype if dtype is torch.bfloat16 else None)
+    token = _allowed.set(outside)
+    try:
+        with without_autocast(u), _matmul_precision(FULL):
+            yield
+    finally:
+        _allowed.reset(token)
+
+
+def allowed() -> Allowed:
+    """What projections may use inside ``full_precision``; to be handed to ``projecting`` in the backward pass."""
+    return _allowed.get()
+
+
+@contextmanager
+def projecting(how: Allowed) -> Iterator[None]:
+    """As inside ``full_precision`` with these permissions: for a backward pass, which runs outside."""
+    token = _allowed.set(how)
+    try:
+        with _matmul_precision(FULL):
+            yield
+    finally:
+        _allowed.reset(token)
+
+
+@contextmanager
+def rounded_products() -> Iterator[torch.dtype | None]:
+    """Inside, products are rounded as was allowed outside; yields the dtype their operands should have, if any."""
+    how = _allowed.get()
+    with _matmul_precision(how.matmul):
+        yield how.dtype
+
+
+@contextmanager
+def _matmul_precision(wanted: str) -> Iterator[None]:
+    """Set torch's float32 matmul precision, and leave it as it was."""
+    before = torch.get_float32_matmul_precision()
+    if before == wanted:
+        yield
+        return
+    torch.set_float32_matmul_precision(wanted)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class _Exact(torch.autograd.Function):
+    """A product whose backward is in full precision as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x @ y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        with _matmul_precision(FULL):
+            return grad @ y.mT, x.mT @ grad
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """``x @ y`` for matrices or batches of them; inside ``full_precision`` its gradients are exact too."""
+    differs = _allowed.get().matmul != FULL and torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
+    if not differs or torch.compiler.is_dynamo_compiling():
+        return x @ y
+    found: Tensor = _Exact.apply(x, y)
+    return found

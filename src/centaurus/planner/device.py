@@ -43,9 +43,9 @@ class Device:
         return _stored(name, threads or os.cpu_count() or 1, native)
 
     @staticmethod
-    def path(threads: int) -> Path:
-        """Where ``centaurus calibrate`` stores this machine's rates for a number of threads."""
-        return cache_folder() / f"device-{threads}.json"
+    def path(key: int | str) -> Path:
+        """Where ``centaurus calibrate`` stores rates: of this machine by its number of threads, or of ``"cuda"``."""
+        return cache_folder() / f"device-{key}.json"
 
     @staticmethod
     def read(path: Path) -> Device:
@@ -134,7 +134,8 @@ def _nearest(counts: Iterable[int], threads: int) -> int:
 @lru_cache(maxsize=32)
 def _stored(name: str, threads: int, native: bool) -> Device:
     if name == "cuda":
-        return CUDA
+        path = Device.path(name)
+        return Device.read(path) if path.is_file() else CUDA
     found = [re.fullmatch(r"device-([1-9]\d*)\.json", path.name) for path in cache_folder().glob("device-*.json")]
     counts = [int(match[1]) for match in found if match]
     if counts:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from centaurus.kernels.cache import once
 from centaurus.kernels.modes import times
 from centaurus.kernels.pair import align
-from centaurus.kernels.precision import check_precision, without_autocast, working
+from centaurus.kernels.precision import check_precision, full_precision, working
 from centaurus.kernels.profile import current
 from centaurus.kernels.program import Modes, Program
 from centaurus.layer import Layer, State, check_channels
@@ -234,7 +234,7 @@ class SSM(Layer):
         check_channels(type(self).__name__, u, self.in_channels)
         dtype = working(self.log_dt.dtype)
         check_precision(u, dtype)
-        with without_autocast(u):
+        with full_precision(u):
             signal = _unfold(self.topology, u.to(dtype))
             after: State = ()
             if keep or state is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from centaurus.kernels.precision import check_precision, without_autocast, working
+from centaurus.kernels.precision import check_precision, full_precision, without_autocast, working
 from centaurus.kernels.selective import SelectiveScan
 from centaurus.layer import Layer, State, check_channels
 from centaurus.native.functions import Selective, usable
@@ -113,7 +113,8 @@ class S6(Layer):
             scan = torch.compiler.disable(self._chunks)
         with without_autocast(u):
             if state is None and not keep and u.shape[-1] > CHUNK and not torch.compiler.is_dynamo_compiling():
-                y = self._whole(u.to(x.dtype))
+                with full_precision(u):
+                    y = self._whole(u.to(x.dtype))
             else:
                 y, x = scan(u.to(x.dtype), x)
             if self.M is not None:
@@ -145,6 +146,10 @@ class S6(Layer):
 
     def _chunk(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """One chunk (b, i, t) from state (b, i, n): doubling with factors of at most one, no division."""
+        with full_precision(u):
+            return self._scan(u, x)
+
+    def _scan(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         dtype = u.dtype
         low = self.dt_down.to(dtype) @ u
         dt = nn.functional.softplus(self.dt_up.to(dtype) @ low + self.dt_bias.to(dtype)[:, None])  # b i t

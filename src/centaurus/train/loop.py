@@ -10,7 +10,7 @@ import errno
 import importlib.util
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from centaurus.train.run import DiskError, Run, Standing, TrainingError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 Figures = dict[str, float]
+Terms = dict[str, torch.Tensor]
 
 
 class Data(NamedTuple):
@@ -44,6 +45,7 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
     """Train until the budget is spent, from the newest checkpoint of the run if there is one."""
     accelerator = _accelerator(config.precision)
     if compiles(config.compile):
+        allow_versions(objective)
         objective.compile()
     average = Average(objective.net, config.ema)
     average.net.to(accelerator.device)
@@ -59,16 +61,23 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
 
     with _explained(run), _source(data.train, config, accelerator, standing.step) as source:
         tick = time.perf_counter()
+        waiting: list[Terms] = []  # figures of steps that nobody has asked a GPU for yet
         while budget.progress(standing.step, standing.seconds) < 1:
             progress = budget.coming(standing.step, standing.seconds)
             lr = config.lr * cosine(progress, config.warmup)
             set_rate(optimizer, lr)
-            terms = _step(model, optimizer, source, progress, config, accelerator)
+            waiting.append(_step(model, optimizer, source, progress, config, accelerator))
             average.update(objective.net, standing.step + 1)
+            standing = replace(standing, step=standing.step + 1)
+            done = budget.progress(standing.step, standing.seconds)
+            due = done >= 1 or int(done * config.validations) > standing.validations
+            if not due and standing.step % config.log_every and not _in_step(accelerator.device, config):
+                continue
 
             passed, tick = time.perf_counter() - tick, time.perf_counter()
-            terms, passed, audio = _agreed(accelerator, terms, passed)
-            standing = replace(standing, step=standing.step + 1, seconds=standing.seconds + passed)
+            terms, passed, audio = _agreed(accelerator, waiting, passed)
+            waiting.clear()
+            standing = replace(standing, seconds=standing.seconds + passed)
             _check_loss(terms["loss"], standing.step, config.lr, run)
             done = budget.progress(standing.step, standing.seconds)
             if diary is not None:
@@ -102,13 +111,28 @@ def compiles(setting: str) -> bool:
     return setting == "true"
 
 
+VERSIONS = 4  # of a layer's code: training and validation, and a batch that is smaller
+
+
+def allow_versions(net: nn.Module) -> None:
+    """Let torch.compile keep a version of a layer's code for every layer that shares it.
+
+    Its limit is meant for one module whose inputs keep changing. The layers of a network have sizes of their own, which
+    stay, and nine blocks of a kind would use it up.
+    """
+    config = torch._dynamo.config
+    most = VERSIONS * sum(1 for _ in net.modules())
+    config.recompile_limit = max(config.recompile_limit, most)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, most)
+
+
 def _accelerator(precision: str) -> Accelerator:
     """Devices and processes as torchrun gives them; half precision where there is hardware for it, or on request."""
     cuda = torch.cuda.is_available()
     if precision == "auto":
         precision = "fp32" if not cuda else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
     if cuda:
-        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")  # TF32, but not in kernels and states: kernels/precision.py
     AcceleratorState._reset_state()  # another run in this process may have had another precision
     return Accelerator(mixed_precision="no" if precision == "fp32" else precision, cpu=not cuda)
 
@@ -133,10 +157,14 @@ def _step(
     progress: float,
     config: Training,
     accelerator: Accelerator,
-) -> Figures:
-    """One optimiser step over the parts of a batch: the mean of each loss, the gradient's norm, the samples heard."""
+) -> Terms:
+    """One optimiser step over the parts of a batch: the mean of each loss, the gradient's norm, the samples heard.
+
+    Figures stay on the device: reading one would make the host wait for the step.
+    """
     model.train()
-    sums: dict[str, float] = {}
+    sums: Terms = {}
+    samples = 0
     for part in range(config.accumulate):
         batch = _moved(next(source), accelerator.device)
         last = part == config.accumulate - 1
@@ -145,9 +173,12 @@ def _step(
                 terms = model(batch, progress)
             accelerator.backward(terms["loss"] / config.accumulate)
         for name, value in terms.items():
-            sums[name] = sums.get(name, 0.0) + float(value.detach()) / config.accumulate
-        sums["samples"] = sums.get("samples", 0.0) + batch["audio"].numel()
-    sums["norm"] = float(accelerator.clip_grad_norm_(model.parameters(), config.clip or math.inf))
+            own = value.detach().double() / config.accumulate
+            sums[name] = sums[name] + own if name in sums else own
+        samples += batch["audio"].numel()
+    norm = accelerator.clip_grad_norm_(model.parameters(), config.clip or math.inf)
+    sums["norm"] = torch.as_tensor(norm, dtype=torch.float64, device=accelerator.device)
+    sums["samples"] = torch.full((), float(samples), dtype=torch.float64, device=accelerator.device)
     if config.clip_value:  # not accelerate's, which would unscale half-precision gradients once more
         nn.utils.clip_grad_value_(model.parameters(), config.clip_value)
     optimizer.step()
@@ -159,11 +190,24 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     return {name: x.to(device, non_blocking=True) for name, x in batch.items()}
 
 
-def _agreed(accelerator: Accelerator, terms: Figures, passed: float) -> tuple[Figures, float, float]:
-    """Means over the processes of the losses and of the time a step took, the same in each; and all samples heard."""
-    both = torch.tensor([*terms.values(), passed], dtype=torch.float64, device=accelerator.device)
-    *means, passed = accelerator.reduce(both, "mean").tolist()
-    shared = dict(zip(terms, means, strict=True))
+def _in_step(device: torch.device, config: Training) -> bool:
+    """Whether figures are read after every step: on a CPU, where that costs nothing, and if the clock ends the run."""
+    return device.type == "cpu" or bool(config.minutes)
+
+
+def _agreed(accelerator: Accelerator, steps: Sequence[Terms], passed: float) -> tuple[Figures, float, float]:
+    """Means over the processes of the last step's losses and of the time passed; and the samples heard in all steps.
+
+    The loss is the last one, or one before it that is not a number.
+    """
+    last = steps[-1]
+    losses = torch.stack([terms["loss"] for terms in steps])
+    worst = torch.where(losses.isfinite().all(), losses[-1], losses.sum())
+    heard = torch.stack([terms["samples"] for terms in steps]).sum()
+    clock = torch.full((), passed, dtype=torch.float64, device=accelerator.device)
+    figures = {**last, "loss": worst, "samples": heard}
+    *means, passed = accelerator.reduce(torch.stack([*figures.values(), clock]), "mean").tolist()
+    shared = dict(zip(figures, means, strict=True))
     return shared, passed, shared.pop("samples") * accelerator.num_processes
 
 

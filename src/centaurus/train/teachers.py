@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from centaurus.audio import AudioError
+from centaurus.data import Corpus, Index
 from centaurus.models import Classifier, load_network
+from centaurus.system import extra, replacing
 from centaurus.train.tokens import CHARACTERS
 
 Answers = Callable[[Tensor], Tensor]
@@ -69,6 +74,39 @@ def _check(model: str, known: object, classes: Sequence[str]) -> None:
 
 
 FRAME = 320  # samples a frame of wav2vec2 and of the character head
+ABSENT = 20.0  # a symbol that the teacher does not have is this far below its least logit: as good as impossible
+
+# The order of the outputs where a model has no vocab.json. torchaudio's release of the same network lacks three symbols
+# that never occur (begin, end and unknown); its first output is the blank.
+TORCHAUDIO = ("<pad>", "|", *"ETAONIHSRDLUMWCFGYPBVK'XJQZ")
+ORDERS = {len(order): order for order in (CHARACTERS, TORCHAUDIO)}
+
+
+def label_order(vocabulary: Path | None, outputs: int) -> list[int]:
+    """For each symbol of the character head the teacher's output, or -1 where it has none.
+
+    ``vocabulary`` is the ``vocab.json`` of a model, from symbols to outputs; without one the order follows from the
+    number of outputs, as the two public releases of wav2vec2 on LibriSpeech have them.
+    """
+    if vocabulary is not None and vocabulary.is_file():
+        found = json.loads(vocabulary.read_text(encoding="utf-8"))
+        names = {str(name).upper() if len(name) == 1 else name: int(k) for name, k in found.items()}
+        if "<pad>" not in names and "-" in names:
+            names["<pad>"] = names["-"]
+    elif outputs in ORDERS:
+        names = {name: k for k, name in enumerate(ORDERS[outputs])}
+    else:
+        raise ValueError(
+            f"the teacher has {outputs} outputs and no vocab.json that names them; {sorted(ORDERS)} are known"
+        )
+    order = [names.get(name, -1) for name in CHARACTERS]
+    needed = [name for name in CHARACTERS if name not in ("<s>", "</s>", "<unk>")]
+    missing = [name for name in needed if name not in names]
+    if missing:
+        raise ValueError(f"the teacher's vocabulary lacks {' '.join(missing)}")
+    if max(order) >= outputs:
+        raise ValueError(f"the teacher's vocabulary names output {max(order)}, it has {outputs}")
+    return order
 
 
 class Wav2Vec2:
@@ -77,14 +115,10 @@ class Wav2Vec2:
     def __init__(self, path: str | Path) -> None:
         if not Path(path).is_dir():
             raise ValueError(f"the teacher is a local folder of a wav2vec2 model, as transformers saves it: no {path}")
-        try:
-            from transformers import Wav2Vec2ForCTC  # type: ignore[import-not-found, unused-ignore]
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "a wav2vec2 teacher needs transformers (pip install transformers); without it, give logits that were "
-                "computed before: teacher=FOLDER with one NAME.npy (characters, frames) for each utterance"
-            ) from error
-        self.model: Any = Wav2Vec2ForCTC.from_pretrained(str(path), local_files_only=True).eval().requires_grad_(False)
+        transformers = extra("transformers")
+        found = transformers.Wav2Vec2ForCTC.from_pretrained(str(path), local_files_only=True)
+        self.model: Any = found.eval().requires_grad_(False)
+        self.order = label_order(Path(path) / "vocab.json", self.model.config.vocab_size)
 
     @torch.no_grad()
     def __call__(self, audio: Tensor) -> Tensor:
@@ -93,13 +127,17 @@ class Wav2Vec2:
         rows = audio[:, 0].float()
         rows = (rows - rows.mean(-1, keepdim=True)) / (rows.var(-1, keepdim=True, unbiased=False) + 1e-7).sqrt()
         logits: Tensor = self.model(rows).logits.transpose(1, 2)
-        if logits.shape[1] != len(CHARACTERS):
-            raise ValueError(f"the teacher has {logits.shape[1]} characters, the character head {len(CHARACTERS)}")
-        return logits
+        if logits.shape[1] <= max(self.order):
+            raise ValueError(f"the teacher gives {logits.shape[1]} outputs, its vocabulary has {max(self.order) + 1}")
+        absent = logits.amin(1, keepdim=True) - ABSENT
+        return torch.cat([absent if k < 0 else logits[:, k : k + 1] for k in self.order], 1)
 
 
 class Precomputed:
-    """Logits in files, ``ID.npy`` with (characters, frames) for each utterance, placed where the utterance stands."""
+    """Logits in files, ``ID.npy`` with (characters, frames) for each utterance, placed where the utterance stands.
+
+    Files may lie in folders named by what comes before the first ``-`` or ``_`` of an ID (``logits_file``).
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -112,6 +150,7 @@ class Precomputed:
         whole[0] = 20.0  # as good as certain
         for start, name in placed:
             path = self.folder / f"{name}.npy"
+            path = path if path.is_file() else logits_file(self.folder, name)
             if not path.is_file():
                 raise ValueError(f"the teacher has no logits for utterance {name}: there is no {path}")
             found = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -121,3 +160,54 @@ class Precomputed:
             last = min(first + found.shape[1], whole.shape[1])
             whole[:, first:last] = found[:, : last - first]
         return whole
+
+
+def logits_file(folder: Path, name: str) -> Path:
+    """Where the logits of an utterance are kept: in a folder of its speaker, so that none holds millions of files."""
+    return folder / re.split("[-_]", name, maxsplit=1)[0] / f"{name}.npy"
+
+
+@dataclass(frozen=True)
+class Written:
+    """How many utterances have logits now, were done before, and could not be read."""
+
+    done: int
+    before: int
+    faults: dict[str, str]
+
+
+def write_logits(
+    teacher: Callable[[Tensor], Tensor],
+    clips: Corpus | Index,
+    folder: Path,
+    part: tuple[int, int] = (0, 1),
+    device: str = "cpu",
+    watch: Callable[[int, int], None] | None = None,
+) -> Written:
+    """Write a teacher's logits for every utterance, one at a time, half precision; those that have a file are skipped.
+
+    ``part`` (k, n) takes every n-th utterance from the k-th on, for n processes beside each other. ``watch`` is called
+    with the utterances so far and in all.
+    """
+    done = before = 0
+    numbers = range(part[0], len(clips), part[1])
+    faults: dict[str, str] = {}
+    for count, number in enumerate(numbers, 1):
+        clip = clips[number]
+        path = logits_file(folder, clip.id)
+        if path.is_file():
+            before += 1
+            continue
+        try:
+            samples = clips.load(number)
+        except AudioError as error:
+            faults[str(error.path)] = error.reason
+            continue
+        found = teacher(torch.from_numpy(samples)[None, None].to(device))[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.save(file, found.half().cpu().numpy())
+        done += 1
+        if watch is not None:
+            watch(count, len(numbers))
+    return Written(done, before, faults)

@@ -1,0 +1,199 @@
+"""What somebody with a GPU runs first: is every part right on it, and does training keep it busy? A few minutes.
+
+    python scripts/gpu_smoke.py [--device cuda] [--compile]
+
+Every check prints a line with what it measured and what is allowed; the exit code is the number of checks that failed.
+docs/gpu.md says what each is for. With ``--device cpu`` the same checks run without a GPU, to try the script itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import centaurus as ct
+from centaurus.kernels.calibrate import measure_gpu
+from centaurus.models import classifier, denoiser, recognizer
+from centaurus.planner import Device
+from centaurus.ssm import SSM
+from centaurus.train.loop import allow_versions
+
+LENGTH = 4096
+LAYERS = {
+    "depthwise": SSM("depthwise", 8, states=4),
+    "separable": SSM("separable", 8, 4, states=4),
+    "pointwise": SSM("pointwise", 8, 16, states=16),
+    "bottleneck": SSM("bottleneck", 8, 16, states=16, substates=4),
+    "full": SSM("full", 4, 8, states=4),
+    "S6": ct.S6(8, 8, states=8),
+}
+EXACT = 5e-6  # of the largest value: single precision, sums of a few thousand terms
+GRADIENTS = 5e-5
+ROUNDED = 5e-3  # TF32 in projections; three digits
+HALF = 0.05  # bf16 in projections and convolutions of a network's gradient
+STEPS = 8
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    found: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within what is allowed."""
+        return self.found <= self.allowed
+
+
+def difference(x: Tensor, y: Tensor) -> float:
+    """The largest difference over the largest value."""
+    return float((x.double().cpu() - y.double().cpu()).abs().max() / y.double().abs().max().clamp(min=1e-12))
+
+
+def gradients(layer: nn.Module, u: Tensor) -> Tensor:
+    """Every gradient of a layer, in one vector."""
+    layer.zero_grad(set_to_none=True)
+    layer(u).square().mean().backward()
+    return torch.cat([p.grad.flatten() for p in layer.parameters() if p.grad is not None])
+
+
+def layers(device: str) -> list[Check]:
+    """Every topology in single precision, and with TF32 allowed, against double precision on the CPU."""
+    checks = []
+    for name, layer in LAYERS.items():
+        torch.manual_seed(0)
+        u = torch.randn(2, layer.in_channels, LENGTH)
+        exact = layer.double()
+        wanted, slope = exact(u.double()).detach(), gradients(exact, u.double())
+        moved = layer.float().to(device)
+        checks.append(Check(f"{name}: values", difference(moved(u.to(device)).detach(), wanted), EXACT))
+        checks.append(Check(f"{name}: gradients", difference(gradients(moved, u.to(device)), slope), GRADIENTS))
+        streamed = torch.cat(steps(moved, u.to(device)), -1)
+        checks.append(Check(f"{name}: streaming", difference(streamed, wanted), EXACT))
+        torch.set_float32_matmul_precision("high")
+        projects = isinstance(layer, SSM) and bool([*layer.topology.before(), *layer.topology.after()])
+        allowed = ROUNDED if projects or name == "S6" else EXACT
+        checks.append(Check(f"{name}: values with TF32", difference(moved(u.to(device)).detach(), wanted), allowed))
+        torch.set_float32_matmul_precision("highest")
+    return checks
+
+
+@torch.no_grad()
+def steps(layer: ct.SSM | ct.S6, u: Tensor) -> list[Tensor]:
+    """The outputs of a stream in pieces of 160 samples."""
+    found, state = [], None
+    for piece in u.split(160, -1):
+        y, state = layer.step(piece, state)
+        found.append(y)
+    return found
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
+    "kws-hybrid-8": (lambda: classifier("kws-hybrid-8", classes=35), 64, 16_000),
+    "denoiser/hybrid": (lambda: denoiser("hybrid"), 8, 2**15),
+    "recognizer/base": (lambda: recognizer("base", vocabulary=1000), 4, 2**16),
+}
+
+
+def networks(device: str, compiled: bool) -> list[Check]:
+    """A network's gradient in bf16 against single precision; steps without waits; and compiled, at several batches."""
+    checks = []
+    for name, (build, batch, samples) in NETWORKS.items():
+        torch.manual_seed(0)
+        net = build().to(device).eval()
+        u = 0.1 * torch.randn(batch, 1, samples, device=device)
+        wanted = gradients(net, u)
+        with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+            checks.append(Check(f"{name}: gradient in bf16", 1 - cosine(gradients(net, u), wanted), HALF))
+        checks.append(Check(f"{name}: waits in a step", waits(net, u), 0))
+        print(f"  {name}: {throughput(net, u):.0f} audio-seconds a second", flush=True)
+        if compiled:
+            torch.compiler.reset()
+            allow_versions(net)
+            faster = torch.compile(net)
+            checks.append(Check(f"{name}: compiled gradient", 1 - cosine(gradients(faster, u), wanted), 1e-4))
+            for rows in (batch // 2, batch // 4):  # recompile_limit of them would raise, see main
+                gradients(faster, u[:rows])
+            print(f"  {name}, compiled: {throughput(faster, u):.0f} audio-seconds a second", flush=True)
+    return checks
+
+
+def cosine(x: Tensor, y: Tensor) -> float:
+    """The cosine between two gradients."""
+    return float(nn.functional.cosine_similarity(x.double().flatten(), y.double().flatten(), 0))
+
+
+def waits(net: nn.Module, u: Tensor) -> int:
+    """How many times a training step makes the host wait for the GPU."""
+    if u.device.type != "cuda":
+        return 0
+    gradients(net, u)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gradients(net, u)
+    except RuntimeError as error:
+        print(f"  {error}", flush=True)
+        return 1
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return 0
+
+
+def throughput(net: nn.Module, u: Tensor) -> float:
+    """Audio-seconds trained in a second."""
+
+    def wait() -> None:
+        if u.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    gradients(net, u)
+    wait()
+    start = time.perf_counter()
+    count = STEPS if u.device.type == "cuda" else 1
+    for _ in range(count):
+        gradients(net, u)
+    wait()
+    return count * u.shape[0] * u.shape[-1] / 16_000 / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Run every check and report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--compile", action="store_true", help="the networks compiled too: minutes more")
+    parser.add_argument("--only", choices=("calibrate", "layers", "networks"))
+    chosen = parser.parse_args()
+    if chosen.device.startswith("cuda") and not torch.cuda.is_available():
+        print("torch finds no GPU here: install a build of torch for it, or try --device cpu")
+        sys.exit(1)
+    checks: list[Check] = []
+    if chosen.only in (None, "calibrate") and chosen.device == "cuda":
+        measured = measure_gpu()
+        measured.write(Device.path("cuda"))
+        rates = f"GEMM {measured.gemm / 1e12:.1f} TFLOP/s, FFT {measured.fft / 1e12:.2f} TFLOP/s"
+        print(f"{measured.name}: {rates}", flush=True)
+    if chosen.only in (None, "layers"):
+        checks += layers(chosen.device)
+    if chosen.only in (None, "networks"):
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        checks += networks(chosen.device, chosen.compile)
+    for check in checks:
+        said = "ok    " if check.holds else "FAILED"
+        print(f"{said} {check.name:<44} {check.found:.1e}  (at most {check.allowed:.0e})")
+    failed = sum(not check.holds for check in checks)
+    print(f"{len(checks) - failed} of {len(checks)} checks hold")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
