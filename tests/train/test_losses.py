@@ -23,6 +23,8 @@ from centaurus.train.losses import (
     residual,
     to_unit,
 )
+from centaurus.train.spectra import Power
+from tests.reference import gradients, worst
 
 RATE = 16_000
 
@@ -198,5 +200,36 @@ def test_relative_spectra_have_a_floor() -> None:
     compressed(silent, torch.zeros(1, 1, 4096)).backward()
     assert silent.grad is not None
     assert bool(silent.grad.isfinite().all())
-    floor = losses._compressed(torch.zeros(1, 4096), RELATIVE_SIZES[0])[0]
-    assert torch.allclose(floor, torch.full_like(floor, losses.RELATIVE_FLOOR ** (losses.COMPRESSION / 2)))
+
+
+def op_by_op(estimate: torch.Tensor, clean: torch.Tensor, size: int, shares: torch.Tensor) -> torch.Tensor:
+    """The difference of compressed spectra as its definition has it, by torch's own transform and derivatives."""
+    found = []
+    for x in (estimate, clean):
+        spectrum = torch.stft(x[:, 0], size, size // 2, window=torch.hann_window(size).to(x), return_complex=True)
+        floor = losses.RELATIVE_FLOOR * size / RELATIVE_SIZES[0]
+        magnitude = (torch.view_as_real(spectrum).square().sum(-1) + floor).sqrt()
+        small = magnitude**losses.COMPRESSION
+        found.append((small, torch.view_as_real(spectrum) * (small / magnitude)[..., None]))
+    (ours, parts), (theirs, others) = found
+    each = MAGNITUDE * (ours - theirs).square() + (1 - MAGNITUDE) * (parts - others).square().sum(-1)
+    return (each.mean((0, 2)) * shares.to(each)).sum()
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("samples", [4096, 5000])
+def test_closed_forms_are_the_derivatives(native: str, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CENTAURUS_NATIVE", native)
+    clean = noise(3, 1, samples)
+    clean[1] = 0
+    estimate = (0.7 * clean + 0.1 * noise(3, 1, samples, seed=1)).requires_grad_()
+    for size in RELATIVE_SIZES:
+        shares = erb_share(size // 2 + 1)
+        value = heard(estimate, clean, (size,))
+        exact = op_by_op(estimate.double(), clean.double(), size, shares)
+        assert worst([value, *gradients([value], [estimate])], [exact, *gradients([exact], [estimate])]) < 2e-5
+    power = Power.apply(estimate[:, 0], 512, 128)
+    window = torch.hann_window(512).double()
+    spectrum = torch.stft(estimate[:, 0].double(), 512, 128, window=window, center=False, return_complex=True)
+    plain = spectrum.abs().square().transpose(1, 2)
+    assert worst([power, *gradients([power], [estimate])], [plain, *gradients([plain], [estimate])]) < 1e-5

@@ -30,7 +30,7 @@ class SelectiveScan(torch.autograd.Function):
         starts, pieces = [], []
         for part in _segments(signals, A):
             starts.append(state)
-            states = _States(*part[:3], A, state)
+            states = _States(part[0], part[1], part[2], A, state)
             pieces.append(torch.einsum("tbin,tbn->tbi", states.after * E, part[3]))
             state = states.after[-1].clone()
         ctx.save_for_backward(*signals, A, E, *starts)

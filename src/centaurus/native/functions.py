@@ -85,6 +85,28 @@ def scan_backward(u: Tensor, grad: Tensor, a: Tensor, w: Tensor, saved: Tensor) 
     return du, da.sum(0), dw.sum(0)
 
 
+def compressed_differences(
+    ours: Tensor, theirs: Tensor, weights: Tensor, floor: float, power: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sum of differences of compressed spectra (frames, bins, 2), and the gradient of ``ours``.
+
+    ``weights`` are of the bins; ``share`` is that of magnitudes, the rest is for magnitudes with their phases.
+    """
+    kernels = library()
+    assert kernels is not None
+    frames, bins, _ = ours.shape
+    grad = torch.empty_like(ours)
+    parts = _parts(frames, 64.0 * ours.numel())
+    sums = torch.zeros(len(parts), dtype=torch.float64)
+    run = kernels.centaurus_compressed
+    arguments = [x.data_ptr() for x in (ours, theirs, weights, grad)]
+    _run(
+        parts,
+        lambda part, first, last: run(*arguments, _at(sums[part]), bins, floor, power, share, first, last),
+    )
+    return sums.sum().to(ours.dtype), grad
+
+
 class Norm(torch.autograd.Function):
     """silu(scale · norm(u) + before) + after of (c, b, t) signals; scale is (c, b, 1)."""
 

@@ -25,6 +25,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "scan_backward": [*[POINTER] * 9, LONG, LONG],
     "norm_forward": [*[POINTER] * 9, LONG, LONG, LONG, INT, ctypes.c_float, LONG, LONG],
     "norm_backward": [*[POINTER] * 12, LONG, LONG, LONG, INT, LONG, LONG],
+    "compressed": [*[POINTER] * 5, LONG, *[ctypes.c_float] * 3, LONG, LONG],
     "selective_forward": [*[POINTER] * 8, *[LONG] * 5],
     "selective_backward": [*[POINTER] * 14, *[LONG] * 5],
 }

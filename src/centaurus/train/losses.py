@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from centaurus.train.config import nearest
 from centaurus.train.perceptual import perceptual
+from centaurus.train.spectra import CompressedDifference, Power
 
 BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
@@ -43,11 +44,10 @@ def erb(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
 
 def _bands(x: Tensor, size: int, rate: int) -> Tensor:
     """Compressed band powers (rows, bands, frames) of (rows, time) signals."""
-    window = torch.hann_window(size, device=x.device, dtype=x.dtype)
-    spectrum = torch.stft(x, size, size // 4, window=window, center=True, pad_mode="constant", return_complex=True)
-    power = torch.view_as_real(spectrum).square().sum(-1) * (2 / float(window.sum())) ** 2
-    filters = erb_filters(size, rate).to(x)
-    return (filters @ power + FLOOR) ** (COMPRESSION / 2)
+    power = Power.apply(functional.pad(x, (size // 2, size // 2)), size, size // 4)  # rows frames bins
+    scale = 4 / size  # of a full-scale sine at the middle of a Hann window of sum size / 2
+    filters = erb_filters(size, rate).to(x) * scale**2
+    return (filters @ power.transpose(1, 2) + FLOOR) ** (COMPRESSION / 2)
 
 
 @lru_cache
@@ -142,14 +142,14 @@ def residual(estimate: Tensor, clean: Tensor) -> Tensor:
 
 
 def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
-    """Squared differences of compressed magnitudes, and of compressed spectra with their phases."""
-    return torch.stack([_differences(estimate, clean, size).mean() for size in RELATIVE_SIZES]).mean()
+    """Return squared differences of compressed magnitudes, and of compressed spectra with their phases."""
+    each = [_difference(estimate, clean, size, torch.full((size // 2 + 1,), 2 / (size + 2))) for size in RELATIVE_SIZES]
+    return torch.stack(each).mean()
 
 
 def heard(estimate: Tensor, clean: Tensor, sizes: Sequence[int] = RELATIVE_SIZES) -> Tensor:
     """``compressed`` with frequencies weighted by their ERB width: half of the weight is below 1.1 kHz at 16 kHz."""
-    each = [_differences(estimate, clean, size) for size in sizes]
-    return torch.stack([(x.mean((0, 2)) * erb_share(x.shape[1]).to(x)).sum() for x in each]).mean()
+    return torch.stack([_difference(estimate, clean, size, erb_share(size // 2 + 1)) for size in sizes]).mean()
 
 
 @lru_cache
@@ -159,20 +159,17 @@ def erb_share(bins: int, rate: int = 16_000) -> Tensor:
     return density / density.sum()
 
 
-def _differences(estimate: Tensor, clean: Tensor, size: int) -> Tensor:
-    """Squared differences (rows, bins, frames), mostly of magnitudes."""
-    ours, theirs = (_compressed(x.flatten(0, -2), size) for x in (estimate, clean))
-    phases = (ours[1] - theirs[1]).square().sum(-1)
-    return MAGNITUDE * (ours[0] - theirs[0]).square() + (1 - MAGNITUDE) * phases
-
-
-def _compressed(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """|X|^c, and X scaled to that magnitude, with a trailing axis of 2."""
-    window = torch.hann_window(size, device=x.device, dtype=x.dtype)
-    spectrum = torch.view_as_real(torch.stft(x, size, size // 2, window=window, return_complex=True))
-    magnitude = (spectrum.square().sum(-1) + RELATIVE_FLOOR * size / RELATIVE_SIZES[0]).sqrt()
-    small = magnitude**COMPRESSION
-    return small, spectrum * (small / magnitude)[..., None]
+def _difference(estimate: Tensor, clean: Tensor, size: int, shares: Tensor) -> Tensor:
+    """The mean over rows and frames of squared differences of compressed spectra, summed with the bins' shares."""
+    hop = size // 2
+    ours, theirs = (
+        functional.pad(x.flatten(0, -2)[:, None], (hop, hop), mode="reflect")[:, 0] for x in (estimate, clean)
+    )
+    frames = ours.shape[0] * (1 + (ours.shape[1] - size) // hop)
+    floor = RELATIVE_FLOOR * size / RELATIVE_SIZES[0]
+    weights = shares.to(ours) / frames
+    total: Tensor = CompressedDifference.apply(ours, theirs.detach(), weights, size, hop, floor, COMPRESSION, MAGNITUDE)
+    return total
 
 
 def to_unit(noisy: Tensor, *signals: Tensor) -> list[Tensor]:

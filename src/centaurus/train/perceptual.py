@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from centaurus.train.spectra import Power
+
 RATE = 16_000
 SIZE = 512  # 32 ms frames, half overlapping, as in P.862 at 16 kHz
 BANDS = 49  # as in P.862 at 16 kHz
@@ -104,9 +106,7 @@ def over_time(frames: Tensor) -> Tensor:
 
 def _at_listening_level(x: Tensor) -> Tensor:
     """Power spectra (rows, bins, frames), scaled to the listening level in the band of speech."""
-    window = torch.hann_window(SIZE, device=x.device, dtype=x.dtype)
-    spectrum = torch.stft(x, SIZE, SIZE // 2, window=window, center=False, return_complex=True)
-    power = torch.view_as_real(spectrum).square().sum(-1)
+    power: Tensor = Power.apply(x, SIZE, SIZE // 2).transpose(1, 2)
     low, high = (int(edge * SIZE / RATE) + 1 for edge in SPEECH_BAND)
     level = power[:, low:high].sum(1).mean(-1)[:, None, None] + 1e-12
     return power / level * LEVEL
