@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -70,6 +71,35 @@ def test_codes_and_messages(
     result = run(capsys, *arguments)
     assert result.code == code, result.err
     assert message in " ".join(result.err.split())
+
+
+BIG = "9" * 30
+TYPED = [
+    ("plan", "->"), ("plan", "bit->bjt"), ("plan", ""), ("plan", "bit,ni,nt,jn->bjt", "--sizes", "i=0,n=1,j=1"),
+    ("plan", "bit,ni,nt,jn->bjt", "--sizes", "i=-1"), ("plan", "full", "--length", BIG), ("denoise", ""),
+    ("denoise", "\0"), ("denoise", "/dev/zero"), ("denoise", "a.wav", "-o", "\0"), ("denoise", "a.wav", "-o", ""),
+    ("denoise", "a.wav", "--model", "deep.json"), ("denoise", "a.wav", "--model", "\0"),
+    ("denoise", "a.wav", "--model", "."), ("denoise", "a.wav", "--mix", "nan"), ("spot", "a.wav", "--threshold", "nan"),
+    ("spot", "a.wav", "--words", "\0"), ("spot", "a.wav", "--exec", "'"),
+    ("spot", "-", "--raw", "s16le", "--rate", BIG),
+    ("spot", "-", "--raw", "s16le", "--rate", "16000", "--channels", BIG), ("transcribe", "a.wav", "--model", "kws-30"),
+    ("train", "kws", "epochs=nan"), ("train", "kws", "="), ("train", "kws", f"batch={BIG}"),
+    ("train", "--resume", "\0"),
+    ("serve", "--port", "99999"), ("serve", "--denoise", "deep.json"), ("", ), ("\0", ), ("--wat", ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", TYPED, ids=repr)
+def test_whatever_is_typed_is_an_error_of_its_own(
+    capsys: pytest.CaptureFixture[str], noise: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(noise.parent)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(bytes(100)), encoding="utf-8"))
+    Path("deep.json").write_text("[" * 100_000, encoding="utf-8")
+    result = run(capsys, *arguments)
+    assert result.code in (2, 3, 4, 5)
+    assert result.err
+    assert sorted(os.listdir()) == ["a.wav", "deep.json"]
 
 
 @POSIX

@@ -15,6 +15,7 @@ from centaurus.cli.evaluate import _cells
 from centaurus.evaluation import live
 from centaurus.models import Row, SpotterTable, classifier, save
 from centaurus.recipes import RECIPES
+from centaurus.train import checkpoints
 from centaurus.train.config import explain
 from tests import corpora
 from tests.cli.run import run
@@ -175,3 +176,15 @@ def test_training_that_fails_says_why(capsys: pytest.CaptureFixture[str], words:
     result = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words), "lr=inf")
     assert result.code == 1
     assert "at step" in result.err.splitlines()[-1]
+
+
+def test_a_full_disk_is_code_5(
+    capsys: pytest.CaptureFixture[str], words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    result = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words))
+    assert result.code == 5
+    assert "No space left on device" in result.err.splitlines()[-1]

@@ -7,6 +7,7 @@ phrases that were not reported, ``alarms/`` with sound that was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,7 +134,8 @@ def finish(run: Run, settings: WakeSettings, folder: Path) -> None:
     save_curve(points, run.folder, chosen)
     card = f"{(run.folder / 'card.md').read_text(encoding='utf-8')}\n{_section(chosen, speech, noise)}"
     run.write_text("card.md", card)
-    export_onnx(net, run.folder / f"{settings.phrase.replace(' ', '-')}.onnx", card=card)
+    name = re.sub(r"[^\w-]+", "-", settings.phrase).strip("-") or "wake"  # a phrase may hold what a file's name may not
+    export_onnx(net, run.folder / f"{name}.onnx", card=card)
 
 
 def measure(net: Classifier, phrases: Corpus, speech: Corpus, noise: Corpus) -> list[live.Point]:

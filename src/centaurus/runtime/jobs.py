@@ -39,6 +39,8 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathL
     A folder may hold anything: what is not audio is skipped and named. A file that was named itself must be audio.
     """
     found = Inputs()
+    if "" in map(os.fspath, inputs):
+        raise AudioError("the name of an input is empty")  # as a path it would be the whole current folder
     for path in map(Path, inputs):
         if os.path.isdir(path):
             _walk(path, found, None if output is None else Path(output).resolve())
