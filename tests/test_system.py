@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from centaurus.system import install_command, what_to_install
+from centaurus.system import choose_threads, install_command, what_to_install
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, Any] | None) -> None:
@@ -38,3 +38,15 @@ def test_the_extra_is_that_of_the_command(monkeypatch: pytest.MonkeyPatch) -> No
     assert what_to_install(missing, preferred="spot").endswith("[torch]'")
     assert what_to_install(ModuleNotFoundError("no onnx", name="onnx"), preferred="train").endswith("[export]'")
     assert what_to_install(ModuleNotFoundError("no such thing", name="other")) == "no such thing"
+
+
+def test_threads_are_chosen_where_the_environment_does_not_say() -> None:
+    environment: dict[str, str] = {}
+    words = choose_threads(environment)
+    assert int(environment["OMP_NUM_THREADS"]) >= 1
+    assert environment["OMP_WAIT_POLICY"] == "passive"
+    assert words.startswith(environment["OMP_NUM_THREADS"])
+    assert words.endswith("passive while waiting")
+    own = {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+    assert choose_threads(own) == "3 threads, active while waiting"
+    assert own == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module, metadata
 from importlib.resources import files
@@ -139,6 +139,19 @@ def cache_folder(name: str = "") -> Path:
     """Return ``centaurus`` in the user's cache folder, or a folder of that name in it; it may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "centaurus" / name
+
+
+def choose_threads(environment: MutableMapping[str, str]) -> str:
+    """Set how OpenMP's threads work where the environment does not say, and return that in words.
+
+    Takes effect if torch is not imported yet. One thread for every core that this process may use, and threads that
+    sleep while they wait: by default they spin, which on a machine that is not idle costs more than they bring.
+    """
+    may_use = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    environment.setdefault("OMP_NUM_THREADS", str(may_use))
+    environment.setdefault("OMP_WAIT_POLICY", "passive")
+    threads, policy = environment["OMP_NUM_THREADS"], environment["OMP_WAIT_POLICY"].lower()
+    return f"{threads} thread{'' if threads == '1' else 's'}, {policy} while waiting"
 
 
 def extra(package: str) -> Any:

@@ -40,6 +40,9 @@ def train(
 ) -> None:
     """Train a recipe on a folder of recordings. Under torchrun: torchrun --nproc-per-node 8 -m centaurus.cli train …"""
     _check(recipe, settings or (), data, preset, small, out, resume, show)
+    from centaurus.system import choose_threads
+
+    threads = choose_threads(os.environ)  # before torch is imported, which reads it once
     from centaurus.recipes import launch
     from centaurus.train.config import explain, override, to_data
     from centaurus.train.run import Run, TrainingError
@@ -62,6 +65,7 @@ def train(
         run = launch.start(recipe, config, folder, out or _next_folder(recipe))
     try:
         with Display(config, json) as display:
+            display.machine(threads)
             before = run.last_checkpoint()
             standing = launch.train(run, recipe, config, folder, display if display.first else None, allow_changed_data)
             launch.leave()
@@ -179,6 +183,14 @@ class Display:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.progress.stop()
+
+    def machine(self, threads: str) -> None:
+        """Lines that say what the speed depends on."""
+        from centaurus.native.library import status
+
+        native = status()
+        self.console.print(f"{'threads':>16}  {threads}")
+        self.console.print(f"{'native kernels':>16}  {'used' if native.used else f'not used: {native.reason}'}")
 
     def prepared(self, notes: dict[str, Any], left_out: dict[str, str]) -> None:
         """Lines that sum up the data."""
