@@ -17,6 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 TENSORS = {"kernels", "layer", "native", "planner"}
 ALLOWED = {
     "system": set(),
+    "hub": set(),
     "tasks": set(),
     "kernels": {"native", "planner"},
     "layer": set(),

@@ -26,6 +26,7 @@ EXTRAS = {
     "teacher": ("transformers",),
 }
 """The optional packages of each extra of ``centaurus-ssm``."""
+HUB = "hf:"  # before the name of a model on the Hugging Face Hub
 WITH_TORCH = ("export", "train")  # extras that include the extra torch
 
 
@@ -123,7 +124,9 @@ def shipped_models(suffix: str) -> list[str]:
 
 
 def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
-    """Return the path of a model given by its file, or by the name of a shipped one that has a file of this kind."""
+    """Return the path of a model given by its file, by ``hf:user/model``, or by the name of a shipped one."""
+    if str(model).startswith(HUB):
+        return download_model(str(model), suffix)
     if Path(model).is_file():
         return Path(model)
     known = shipped_models(suffix)
@@ -133,6 +136,20 @@ def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
     raise FileNotFoundError(
         f"there is no model file {name}, and no shipped model of that name ({', '.join(known) or 'none'})"
     )
+
+
+def download_model(name: str, suffix: str) -> Path:
+    """Return the file of ``hf:user/model`` or ``hf:user/model@revision`` with this suffix.
+
+    It is downloaded once into the cache of ``huggingface_hub``, which is needed for nothing else.
+    """
+    repository, _, revision = name.removeprefix(HUB).partition("@")
+    hub = extra("huggingface_hub")
+    try:
+        return Path(hub.hf_hub_download(repository, f"model{suffix}", revision=revision or None))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise FileNotFoundError(f"{name}: model{suffix} could not be downloaded: {reason}") from error
 
 
 def cache_folder(name: str = "") -> Path:

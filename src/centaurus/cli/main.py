@@ -17,6 +17,7 @@ from centaurus.cli import (
     networks,
     output,
     planning,
+    push,
     serve,
     spot,
     studio,
@@ -43,6 +44,7 @@ app.command()(networks.models)
 app.command()(networks.count)
 app.command()(networks.verify)
 app.command()(export.export)
+app.command()(push.push)
 app.command()(bench.bench)
 app.command()(planning.plan)
 app.command()(planning.calibrate)

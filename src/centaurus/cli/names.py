@@ -16,9 +16,10 @@ def network(name: str) -> Layer:
     """``kws-hybrid-8``, ``denoiser/hybrid``, ``recognizer/base``, a model file or a shipped model's name."""
     check_file(name)
     from centaurus.models import build, load, shipped
+    from centaurus.system import HUB
 
     file = Path(name).is_file() or name.endswith(".safetensors")
-    return load(name) if file or name in shipped() else build(name)
+    return load(name) if file or name.startswith(HUB) or name in shipped() else build(name)
 
 
 def check_file(name: str) -> None:
