@@ -8,8 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 AXE := $(VENV)/web/node_modules/axe-core/axe.min.js
 AXE_VERSION := 4.14.0
+ORT_WEB_VERSION := 1.30.0
 
-.PHONY: setup demo test test-web lint docs bench models studio soak attack gpu-smoke
+.PHONY: setup demo test test-web lint docs bench bench-web models studio soak attack gpu-smoke
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -57,6 +58,12 @@ bench: setup
 	$(BIN)/python bench/contraction.py
 	$(BIN)/python bench/networks.py
 	$(BIN)/python bench/realtime.py
+
+# The WebAssembly modules against onnxruntime-web, in Node.
+bench-web:
+	npm install --silent --no-save --ignore-scripts --prefix $(VENV)/web onnxruntime-web@$(ORT_WEB_VERSION)
+	for name in denoise-16k kws-30 commands; do echo $$name; node bench/web.mjs $(VENV)/web/node_modules \
+		src/centaurus/pretrained/$$name.wasm src/centaurus/pretrained/$$name.onnx 10; done
 
 # The ONNX files that ship, from the safetensors beside them.
 models: setup

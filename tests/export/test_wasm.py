@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 from importlib.resources import files
@@ -23,6 +24,8 @@ MODELS = Path(str(files("centaurus") / "pretrained"))
 NAMES = sorted(path.stem for path in MODELS.glob("*.wasm"))
 MOST_BYTES = {"kws-30": 350_000, "denoise-16k": 3_000_000}  # compressed
 RUN = Path(__file__).parent / "run_wasm.mjs"
+WEB = Path(__file__).parent.parent.parent / "bench" / "web.mjs"
+ORT_WEB = os.environ.get("CENTAURUS_ORT_WEB", "")  # a node_modules folder
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 needs_clang = pytest.mark.skipif(find_clang() is None, reason="clang and lld are not installed")
 
@@ -58,6 +61,16 @@ def test_a_shipped_module_is_the_shipped_model(name: str) -> None:
 def test_a_shipped_module_is_small(name: str) -> None:
     size = len(gzip.compress((MODELS / f"{name}.wasm").read_bytes(), 9))
     assert size < MOST_BYTES.get(name, 3_000_000)
+
+
+@needs_node
+@pytest.mark.skipif(not ORT_WEB, reason="CENTAURUS_ORT_WEB is not set: `make bench-web` fetches it")
+@pytest.mark.parametrize("name", ["denoise-16k", "kws-30"])
+def test_a_shipped_module_is_faster_than_onnxruntime_web(name: str) -> None:
+    paths = [str(MODELS / f"{name}.{suffix}") for suffix in ("wasm", "onnx")]
+    done = subprocess.run(["node", str(WEB), ORT_WEB, *paths], capture_output=True, check=True)
+    spent = json.loads(done.stdout)
+    assert spent["module"] < spent["onnxruntime_web"]
 
 
 @needs_clang

@@ -133,9 +133,15 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #include <immintrin.h>
 CT_INLINE ct_v ct_weight(const ct_w *p) { return (ct_v)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 #else
+#ifdef __wasm_simd128__
+#include <wasm_simd128.h>
+CT_INLINE ct_u ct_wide(const ct_w *p) { return (ct_u)wasm_u32x4_load16x4(p); }
+#else
 typedef ct_w ct_narrow __attribute__((vector_size(2 * CT_LANES), aligned(2), may_alias));
+CT_INLINE ct_u ct_wide(const ct_w *p) { return __builtin_convertvector(*(const ct_narrow *)p, ct_u); }
+#endif
 CT_INLINE ct_v ct_weight(const ct_w *p) {
-  ct_u h = __builtin_convertvector(*(const ct_narrow *)p, ct_u);
+  ct_u h = ct_wide(p);
   return ct_float(((h & ct_word(0x8000u)) << 16) | ((h & ct_word(0x7fffu)) << 13)) * ct_set(5.192296858534828e33f);
 }
 #endif
@@ -155,6 +161,17 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #else
   return (ct_v)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 #endif
+}
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+CT_INLINE ct_v ct_weight(const ct_w *p) {
+#ifdef CT_WEIGHTS_INT16
+  v128_t h = wasm_i32x4_load16x4(p);
+#else
+  v128_t h = wasm_i32x4_extend_low_i16x8(wasm_i16x8_extend_low_i8x16(wasm_v128_load32_zero(p)));
+#endif
+  __asm__("" : "+r"(h)); /* else clang converts narrow vectors to floats one by one */
+  return (ct_v)wasm_f32x4_convert_i32x4(h);
 }
 #else
 typedef ct_w ct_narrow __attribute__((vector_size(sizeof(ct_w) * CT_LANES), aligned(sizeof(ct_w)), may_alias));
@@ -645,27 +662,37 @@ CT_KERNEL void ct_unlevel(const float *x, const float *input, const float *level
 /*@ fft: base */
 /* The discrete Fourier transform of n complex numbers, without reordering (Stockham); 1 if the result is in b.
    cs and sn: cosine and sine of 2 pi k / (2 n) for k < 2 n. */
+#define CT_PUT(at, x) (*(at) = (x))
+#define CT_TURNED(q, re, im, set, put)                                                                              \
+  put(yr + q * m + k, set(cs[q * turn]) * (re) + set(sn[q * turn]) * (im));                                         \
+  put(yi + q * m + k, set(cs[q * turn]) * (im) - set(sn[q * turn]) * (re))
+#define CT_FOUR(type, get, put, set)                                                                                \
+  type ur = get(xr + k), ui = get(xi + k), vr = get(xr + 2 * far + k), vi = get(xi + 2 * far + k);                  \
+  type pr = get(xr + far + k), pi = get(xi + far + k), zr = get(xr + 3 * far + k), zi = get(xi + 3 * far + k);      \
+  put(yr + k, ur + vr + (pr + zr));                                                                                 \
+  put(yi + k, ui + vi + (pi + zi));                                                                                 \
+  CT_TURNED(1, ur - vr + (pi - zi), ui - vi - (pr - zr), set, put);                                                 \
+  CT_TURNED(2, ur + vr - (pr + zr), ui + vi - (pi + zi), set, put);                                                 \
+  CT_TURNED(3, ur - vr - (pi - zi), ui - vi + (pr - zr), set, put)
 CT_KERNEL int ct_fft(float *ar, float *ai, float *br, float *bi, int n, const float *cs, const float *sn) {
   int m = 1, rest = n, swapped = 0;
   while (rest > 1) {
-    int r = 2, l, j, k, p, q;
+    int r = rest % 4 ? 2 : 4, l, j, k, p, q;
     float *other;
     while (rest % r) r++;
     l = rest / r;
     for (j = 0; j < l; j++) {
       const float *xr = ar + j * m, *xi = ai + j * m;
       float *yr = br + r * j * m, *yi = bi + r * j * m;
+      if (r == 4) {
+        int turn = 2 * j * m, far = l * m;
+        for (k = 0; k + CT_LANES <= m; k += CT_LANES) { CT_FOUR(ct_v, ct_load, ct_store, ct_set); }
+        for (; k < m; k++) { CT_FOUR(float, *, CT_PUT, ); }
+        continue;
+      }
       if (r == 2) {
         float c = cs[2 * j * m], s = sn[2 * j * m];
-        for (k = 0; k + CT_LANES <= m; k += CT_LANES) {
-          ct_v ur = ct_load(xr + k), ui = ct_load(xi + k), vr = ct_load(xr + l * m + k), vi = ct_load(xi + l * m + k);
-          ct_v dr = ur - vr, di = ui - vi;
-          ct_store(yr + k, ur + vr);
-          ct_store(yi + k, ui + vi);
-          ct_store(yr + m + k, ct_set(c) * dr + ct_set(s) * di);
-          ct_store(yi + m + k, ct_set(c) * di - ct_set(s) * dr);
-        }
-        for (; k < m; k++) {
+        for (k = 0; k < m; k++) {
           float dr = xr[k] - xr[l * m + k], di = xi[k] - xi[l * m + k];
           yr[k] = xr[k] + xr[l * m + k];
           yi[k] = xi[k] + xi[l * m + k];
@@ -722,7 +749,8 @@ CT_KERNEL void ct_analysis(const float *x, float *y, float *work, int frames, in
 }
 
 /*@ synthesis: fft */
-/* Signals of spectra: the newest `kept` samples of every frame, windowed, added to those of the frames before (s). */
+/* Signals of spectra: the newest `kept` samples of every frame, windowed, added to those of the frames before (s). The
+   window w has the transform's factor 2 / window in it. */
 CT_KERNEL void ct_synthesis(const float *x, float *y, float *work, int frames, int window, int kept, int hop,
                             const float *w, const float *cs, const float *sn, float *s) {
   int n = window / 2, t, k;
@@ -743,7 +771,7 @@ CT_KERNEL void ct_synthesis(const float *x, float *y, float *work, int frames, i
     }
     for (k = 0; k < kept; k++) {
       int at = window - kept + k;
-      float sample = (at % 2 ? odd[at / 2] : even[at / 2]) * w[k] / (float)n + (k < kept - hop ? s[k] : 0.0f);
+      float sample = (at & 1 ? odd[at >> 1] : even[at >> 1]) * w[k] + (k < kept - hop ? s[k] : 0.0f);
       if (k < hop) y[k] = sample;
       else s[k - hop] = ct_flush1(sample);
     }

@@ -39,7 +39,7 @@ def _(layer: Analysis, program: Program, u: Signal, name: str) -> Signal:
 def _(layer: Synthesis, program: Program, u: Signal, name: str) -> Signal:
     hop, kept = layer.step_samples, layer.synthesis
     work, y = program.buffer(2, layer.window), program.buffer(u.frames * hop, 1)
-    window = program.constant(array(synthesis_window(layer.window, hop, kept)))
+    window = program.constant(array(synthesis_window(layer.window, hop, kept)) / (layer.window // 2))
     circle, state = _circle(program, layer.window), program.state(kept - hop)
     program.call("synthesis", u.at, y.at, work.at, u.frames, layer.window, kept, hop, window, *circle, state)
     return y
