@@ -9,6 +9,7 @@ import typer
 
 from centaurus.cli import (
     bench,
+    data,
     demo,
     denoise,
     evaluate,
@@ -40,6 +41,7 @@ app.command()(serve.serve)
 app.command()(train.train)
 app.command("teacher-logits")(teacher.teacher_logits)
 app.command("eval")(evaluate.evaluate)
+app.add_typer(data.app, name="data")
 app.command()(networks.models)
 app.command()(networks.count)
 app.command()(networks.verify)
