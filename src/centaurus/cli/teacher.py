@@ -30,10 +30,8 @@ def teacher_logits(
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ValueError(f"--part is K/N with 1 <= K <= N, such as 3/8: got {part!r}")
     model = Wav2Vec2(teacher)
-    if recognise(data) == "mls":
-        found = open_index(data, [], LENGTH, split=split)
-    else:
-        found = measured(open_corpus(data, [split], ["speech"]))
+    indexed = recognise(data) == "mls"
+    found = open_index(data, [], LENGTH, split=split) if indexed else measured(open_corpus(data, [split], ["speech"]))
     if not len(found):
         raise ValueError(f"{data} has no utterances in {split}")
     written = write_logits(model, found, out, (int(number) - 1, int(count)), device, None if json else _watch)

@@ -33,6 +33,8 @@ class KeywordSettings(Reading):
 
     network: str = "kws-hybrid-8"
     """Table of the classifier, as centaurus models --networks lists them, or small."""
+    states: int = 0
+    """States of every state-space layer, in place of the table's; 0 keeps those."""
     dc_block: bool = False
     """Put a DC blocker before the network."""
     words: str = "all"
@@ -120,7 +122,8 @@ def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
     table = replace(table, blocks=(Row(DC_BLOCK), *table.blocks)) if settings.dc_block else table
     hop = math.prod(row.resample for row in table.blocks)
     window = max(1, round(settings.seconds * settings.rate) // hop)
-    net = classifier(table, classes, window=window, settings={"sample_rate": settings.rate})
+    kept = {"sample_rate": settings.rate}
+    net = classifier(table, classes, states=settings.states or None, window=window, settings=kept)
     tune_blocks(net, settings.tuned, settings.rate)
     return net
 
