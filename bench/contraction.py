@@ -21,6 +21,7 @@ from torch import Tensor
 
 from centaurus.kernels.program import Program
 from centaurus.ssm import SSM
+from centaurus.system import plot_style
 
 BASE = {"batch": 256, "states": 256, "length": 2048}
 H_IN, H_OUT, SUBSTATES = 16, 32, 16
@@ -167,24 +168,43 @@ def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+LABELS = {
+    "planned": "planned",
+    "listing1": "Listing 1",
+    "listing1_compiled": "Listing 1, compiled",
+    "natural": "natural",
+}
+
+
 def plot(points: list[dict[str, Any]], path: Path) -> None:
     """Three panels as in the paper: time over batch, states and length."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), constrained_layout=True)
-    styles = {"planned": "o-", "listing1": "s--", "listing1_compiled": "d:", "natural": "^:"}
-    for axis, which in zip(axes, BASE, strict=True):
-        line = [p for p in points if all(p[k] == BASE[k] for k in BASE if k != which)]
-        line.sort(key=lambda p: p[which])
-        for name, style in styles.items():
-            chosen = [p for p in line if name in p["seconds"]]
-            if chosen:
-                axis.plot([p[which] for p in chosen], [p["seconds"][name] * 1e3 for p in chosen], style, label=name)
-        axis.set(xscale="log", yscale="log", xlabel=which, ylabel="forward + backward [ms]")
-        axis.set_xscale("log", base=2)
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.savefig(path, dpi=110)
+    with plt.style.context(plot_style()):
+        figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
+        for axis, which in zip(axes, BASE, strict=True):
+            line = [p for p in points if all(p[k] == BASE[k] for k in BASE if k != which)]
+            line.sort(key=lambda p: p[which])
+            for (name, label), marker in zip(LABELS.items(), "osd^", strict=True):
+                x = [p[which] for p in line if name in p["seconds"]]
+                y = [p["seconds"][name] * 1e3 for p in line if name in p["seconds"]]
+                if x:
+                    (drawn,) = axis.plot(x, y, marker=marker)
+                    axis.annotate(
+                        label,
+                        (x[-1], y[-1]),
+                        (-4, -14 if name == "planned" else 7),
+                        textcoords="offset points",
+                        ha="right",
+                        color=drawn.get_color(),
+                    )
+            axis.set(
+                xlabel={"batch": "batch, rows", "states": "states N", "length": "length, samples"}[which], yscale="log"
+            )
+            axis.set_xscale("log", base=2)
+            axis.set_xticks([p[which] for p in line], [str(p[which]) for p in line])
+        axes[0].set_ylabel("forward and backward, ms")
+        figure.savefig(path)
 
 
 def main() -> None:

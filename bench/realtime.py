@@ -25,6 +25,7 @@ from centaurus.models import build
 from centaurus.runtime.native import find_compiler
 from centaurus.runtime.session import Session
 from centaurus.runtime.timing import summary, time_steps, weigh
+from centaurus.system import plot_style
 
 MARKS = "<!-- realtime -->\n", "<!-- /realtime -->\n"
 
@@ -108,19 +109,21 @@ def _barred(value: float, bar: float | None, form: str) -> str:
 
 
 def plot(points: list[dict[str, Any]], path: Path) -> None:
-    """How long steps take, from the fastest to the slowest, as a share of the time their audio lasts."""
+    """How long steps take, from the fastest to the slowest, as a share of the duration of their audio."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4), constrained_layout=True)
-    for point in points:
-        t = point["onnxruntime"]
-        duration = 1e3 * t["chunk"] / t["rate"]
-        shares = np.array(point["quantiles_ms"]) / duration
-        axes.plot(np.linspace(0, 100, len(shares)), shares, label=f"{t['name']}, {duration:g} ms")
-    axes.set(yscale="log", xlabel="percentile of steps", ylabel="time of a step / time of its audio")
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    with plt.style.context(plot_style()):
+        figure, axes = plt.subplots(figsize=(8, 3.8))
+        for point in sorted(points, key=lambda p: -p["onnxruntime"]["rtf"]):
+            t = point["onnxruntime"]
+            duration = 1e3 * t["chunk"] / t["rate"]
+            shares = 100 * np.array(point["quantiles_ms"]) / duration
+            axes.plot(np.linspace(0, 100, len(shares)), shares, label=f"{t['name']}, {duration:g} ms")
+        axes.set(yscale="log", xlabel="percentile of steps", ylabel="time of a step over its audio, %")
+        axes.legend(title="network, chunk", loc="upper left", bbox_to_anchor=(1, 1))
+        axes.axhline(100.0, color="black", linewidth=0.8)
+        axes.annotate("real time", (0, 100), (0, 3), textcoords="offset points")
+        figure.savefig(path)
 
 
 def main() -> None:

@@ -171,6 +171,11 @@ def choose_threads(environment: MutableMapping[str, str]) -> str:
     return f"{threads} thread{'' if threads == '1' else 's'}, {policy} while waiting"
 
 
+def plot_style() -> str:
+    """Return the path of the matplotlib style of all plots, for ``matplotlib.style.context``."""
+    return str(files("centaurus") / "assets" / "plots.mplstyle")
+
+
 def extra(package: str) -> Any:
     """Import an optional package; if it is not installed, the error names the extra that has it."""
     try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from centaurus.evaluation.live import Point
 from centaurus.evaluation.model import Evaluation
-from centaurus.system import write_file
+from centaurus.system import plot_style, write_file
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS
 
 
@@ -35,14 +35,15 @@ def save_curve(points: Sequence[Point], folder: Path, chosen: Point | None = Non
     rows = [point._asdict() for point in points]
     write_file(folder / "curve.json", json.dumps(rows, indent=1) + "\n")
     try:
-        import matplotlib
+        import matplotlib.style
     except ModuleNotFoundError:
         return [folder / "curve.json"]
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
+    with matplotlib.style.context(plot_style()):
+        figure = Figure(figsize=(6, 4))
+        axes = figure.subplots()
     axes.plot([p.alarms_per_hour for p in points], [100 * p.misses for p in points], marker=".", color="#0072b2")
     if chosen is not None:
         axes.plot(chosen.alarms_per_hour, 100 * chosen.misses, marker="o", color="#d55e00")
@@ -51,7 +52,6 @@ def save_curve(points: Sequence[Point], folder: Path, chosen: Point | None = Non
         axes.annotate(note, place, xytext=(6, 6), textcoords="offset points")
     axes.set_xscale("symlog", linthresh=0.5)
     axes.set(xlabel="false alarms an hour", ylabel="misses, %", ylim=(0, None))
-    axes.grid(alpha=0.3)
     figure.savefig(folder / "curve.png", dpi=110)
     return [folder / "curve.json", folder / "curve.png"]
 
@@ -70,7 +70,7 @@ def pictures(report: Evaluation, folder: Path) -> list[Path]:
     """Plot class confusions, SI-SDR by SNR, or the distribution of error rates; return the paths."""
     draw = {CLASSIFIER.name: _confusions, DENOISER.name: _by_snr, RECOGNIZER.name: _errors}.get(report.task)
     try:
-        import matplotlib
+        import matplotlib.style
     except ModuleNotFoundError:
         return []
     if draw is None:
@@ -78,8 +78,9 @@ def pictures(report: Evaluation, folder: Path) -> list[Path]:
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    draw(report, figure.subplots())
+    with matplotlib.style.context(plot_style()):
+        figure = Figure(figsize=(7, 5))
+        draw(report, figure.subplots())
     path = folder / "plot.png"
     figure.savefig(path, dpi=110)
     return [path]
@@ -91,6 +92,7 @@ def _confusions(report: Evaluation, axes: Any) -> None:
     counts = np.zeros((len(names), len(names)))
     for row in report.rows:
         counts[place[row["class"]], place[row["predicted"]]] += 1
+    axes.grid(visible=False)
     axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
@@ -103,7 +105,6 @@ def _by_snr(report: Evaluation, axes: Any) -> None:
     for name, label in (("si_sdr_before", "noisy"), ("si_sdr", "denoised")):
         axes.plot(bands, [group[name] for group in groups], marker="o", label=label)
     axes.set(xlabel="SNR of the noisy signal, dB", ylabel="SI-SDR, dB")
-    axes.grid(alpha=0.3)
     axes.legend()
 
 
@@ -112,5 +113,4 @@ def _errors(report: Evaluation, axes: Any) -> None:
         values = np.sort([row[name] for row in report.rows])
         axes.plot(values, np.arange(1, len(values) + 1) / len(values), label=f"{name} {report.figures[name]:.1%}")
     axes.set(xlabel="error rate", ylabel="share of utterances at or below")
-    axes.grid(alpha=0.3)
     axes.legend()
