@@ -148,7 +148,7 @@ def _line(report: Report) -> str:
     channels = f"{report.channels} ch" if report.channels > 1 else "mono"
     return (
         f"{report.source} → {report.output}  {report.seconds:.1f} s, {report.rate / 1000:g} kHz {channels}, "
-        f"{_level(report.level_in)} → {_level(report.level_out)}, in {output.duration(report.took)}"
+        f"{_levels(report.level_in, report.level_out)}, {output.duration(report.took)}"
     )
 
 
@@ -164,8 +164,10 @@ def _band(report: Report) -> str | None:
     return None
 
 
-def _level(dbfs: float) -> str:
-    return f"{dbfs:.1f} dBFS" if isfinite(dbfs) else "silence"
+def _levels(before: float, after: float) -> str:
+    if not isfinite(before):
+        return "silence"
+    return f"{before:.1f} → {after:.1f} dBFS" if isfinite(after) else f"{before:.1f} dBFS → silence"
 
 
 def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:

@@ -58,7 +58,7 @@ def transcribe(
         suffix = {Format.TEXT: ".txt"}.get(form, f".{form.value}")
         tasks = listening.plan(inputs, mic, device, layout, out, force, suffix)
         if model == "commands":
-            output.note("the model commands knows thirty words, not general English (centaurus transcribe --help)")
+            output.note("the model commands knows thirty words, not general English (see -h)")
 
         def run(task: listening.Task, heard: Callable[[float], object]) -> None:
             source = task.open()
