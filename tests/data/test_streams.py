@@ -11,7 +11,7 @@ from centaurus.data.examples.streams import Streaming, Streams, reverberant
 from tests import corpora
 
 FRAME, CLASSES = 512, ("yes", "no", "background")
-CLEAN = Streaming(negative=0.0, partial=0.0, noisy=0.0, room=0.0, tone_db=0.0)
+CLEAN = Streaming(negative=0.0, alone=0.0, partial=0.0, noisy=0.0, room=0.0, tone_db=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,19 @@ def test_labels_follow_the_ends_of_words(words: Corpus) -> None:
 def test_negatives_and_parts_of_words_have_no_label(words: Corpus) -> None:
     parts = Streams(words, CLASSES, FRAME, how=Streaming(negative=0.0, partial=1.0))
     assert np.all(parts.example(0, np.random.default_rng(0))["labels"] == 2)
-    talk = Streams(words, ("yes", "background"), FRAME, how=Streaming(negative=1.0), speech=words.where(word="up"))
+    talk = Streams(
+        words, ("yes", "background"), FRAME, how=Streaming(negative=1.0, alone=0.0), speech=words.where(word="up")
+    )
     assert 0 < len(talk.others) < len(words)
     assert np.abs(talk.example(0, np.random.default_rng(0))["audio"]).max() > 0
+
+
+def test_noise_alone_is_background_as_loud_as_speech(words: Corpus) -> None:
+    streams = Streams(words, CLASSES, FRAME, how=Streaming(alone=1.0, level=(-20.0, -20.0)))
+    item = streams.example(0, np.random.default_rng(0))
+    assert np.all(item["labels"] == 2)
+    assert np.all(item["weights"] == 1)
+    assert 10 * np.log10(np.square(item["audio"]).mean()) == pytest.approx(-20.0, abs=0.1)
 
 
 def test_fixed_streams_are_the_same_every_time(words: Corpus) -> None:

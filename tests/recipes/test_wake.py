@@ -48,7 +48,9 @@ def write(path: Path, x: np.ndarray) -> None:
 
 
 def settings(**more: object) -> wake.WakeSettings:
-    small = replace(wake.configure("small"), minutes=0, steps=60, batch=8, ema=0.9, workers=0, network="tiny-mel")
+    small = replace(
+        wake.configure("small"), start="", minutes=0, steps=60, batch=8, ema=0.9, workers=0, network="tiny-mel"
+    )
     return replace(small, phrase="hello you", validation_items=8, **more)  # type: ignore[arg-type]
 
 

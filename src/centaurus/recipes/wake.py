@@ -42,7 +42,7 @@ WINDOW = 0.16  # seconds that probabilities are averaged over
 class WakeSettings(Reading):
     """Settings of a wake phrase: its name, and the balance of misses and false alarms."""
 
-    network: str = "kws-mel"
+    network: str = "wake-mel"
     """Table of the spotter."""
     phrase: str = "wake"
     """Name that is reported when the phrase is heard."""
@@ -56,10 +56,11 @@ class WakeSettings(Reading):
 
 
 def configure(preset: Preset = "ours") -> WakeSettings:
-    """Twenty minutes on two cores; ``small`` is a trial of two."""
+    """Twenty minutes on two cores from the blocks of ``wake-computer``; ``small`` is a trial of two."""
     usual = WakeSettings(
-        minutes=20, batch=16, lr=3e-3, decay=0.02, optimizer="muon", warmup=0.02, ema=0.998, validations=6, workers=1
-    )
+        start="wake-computer", minutes=20, batch=16, lr=2e-3, decay=0.02, optimizer="muon", warmup=0.02, ema=0.998,
+        validations=6, workers=1,
+    )  # fmt: skip
     return replace(usual, minutes=2, validations=2) if preset == "small" else usual
 
 

@@ -35,6 +35,8 @@ class Streaming:
     seconds: float = 6.0
     negative: float = 0.5
     """The share of streams with other speech, in all of it or before the words."""
+    alone: float = 0.1
+    """The share of streams that are noise alone, as loud as speech: without them a loud noise is taken for a word."""
     dense: float = 0.6
     """The share of streams with short pauses."""
     pause: tuple[float, float] = (0.12, 0.8)
@@ -92,6 +94,10 @@ class Streams:
         y = np.zeros(self.length, np.float32)
         labels = np.full(self.frames, len(self.classes) - 1)
         weights = np.ones(self.frames, np.float32)
+        if rng.random() < self.how.alone:
+            noise = some_noise(self.noise, self.length, self.rate, rng)
+            loud = noise * gain(rng.uniform(*self.how.level) - max(dbfs(noise), QUIETEST))
+            return {"audio": loud.astype(np.float32)[None], "labels": labels, "weights": weights}
         at = round(rng.uniform(0, 0.6) * self.rate)
         if rng.random() < self.how.negative and (self.speech is not None or len(self.others)):
             at = self._talk(rng, y) + round(rng.uniform(0.1, 1.0) * self.rate)
