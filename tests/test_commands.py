@@ -110,6 +110,12 @@ def test_a_documented_command_runs(words: str, desk: Path, capsys: pytest.Captur
     assert not any("Traceback" in line for line in screen)
 
 
+def test_progress_is_shown_on_a_terminal_only(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, screen = on_a_terminal(["verify", "yes-no.onnx"])
+    assert any("verifying yes-no.onnx" in line for line in screen)
+    assert "verifying" not in run(capsys, "verify", "yes-no.onnx").err
+
+
 def on_a_terminal(arguments: list[str]) -> tuple[int, list[str]]:
     """Run a command with a terminal of 80 columns as its output; its code and the lines that stay on the screen."""
     master, slave = pty.openpty()

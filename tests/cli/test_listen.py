@@ -45,6 +45,24 @@ def test_keywords_as_json_lines_and_as_a_table(cli: Cli, wav: Path) -> None:
     assert table[1].startswith("00:00:0")
 
 
+def test_the_format_follows_the_name(cli: Cli, wav: Path, tmp_path: Path) -> None:
+    assert cli("transcribe", wav, "-o", tmp_path / "talk.srt").code == 0
+    assert (tmp_path / "talk.srt").read_text().startswith("1\n00:00:00,")
+    assert cli("transcribe", wav, "-o", tmp_path / "talk.json", "--format", "vtt").code == 0
+    assert (tmp_path / "talk.json").read_text().startswith("WEBVTT")
+    assert cli("spot", wav, "-o", tmp_path / "talk.jsonl", *KEENLY).code == 0
+    assert json.loads((tmp_path / "talk.jsonl").read_text().splitlines()[0])["keyword"]
+
+
+@pytest.mark.parametrize("name", ["spot", "transcribe"])
+@pytest.mark.parametrize("out", ["all.txt", "all.jsonl", "all.srt", "there"])
+def test_several_inputs_need_a_folder(name: str, out: str, cli: Cli, wav: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    done = cli(name, wav, wav.rename(tmp_path / "other.wav"), "-o", tmp_path / out)
+    assert done.code == 5
+    assert "is one file for several results: name a folder with -o" in done.err
+
+
 def test_no_keyword_is_said_and_is_no_fault(cli: Cli, wav: Path) -> None:
     done = cli("spot", wav, "--threshold", "0.99")
     assert (done.code, done.out.count("\n")) == (0, 1)

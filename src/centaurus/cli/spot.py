@@ -61,13 +61,14 @@ def spot(
         from centaurus.runtime.spot import Spotter, smoothing_of
 
         launch = Launcher(command) if command else None
+        lines_of_json = jsonl or (out is not None and out.endswith(".jsonl"))
         settings = open_for("classifier", model, batch=1, threads=threads).settings
         smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
         given = {"threshold": threshold, "window": smooth, "patience": patience}
         smoothing = replace(smoothing, **{key: value for key, value in given.items() if value is not None})
         layout = listening.layout(raw, rate, channels)
         chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
-        tasks = listening.plan(inputs, mic, device, layout, out, force, ".jsonl" if jsonl else ".txt")
+        tasks = listening.plan(inputs, mic, device, layout, out, force, ".jsonl" if lines_of_json else ".txt")
         several = len(tasks) > 1
 
         def run(task: listening.Task, heard: Callable[[float], object]) -> None:
@@ -75,17 +76,17 @@ def spot(
             spotter = Spotter(model, source.rate, source.channels, smoothing, threads, chosen)
             lines: list[str] = []
             show = output.show_line if task.output is None else lines.append
-            if several and task.output is None and not jsonl:
+            if several and task.output is None and not lines_of_json:
                 show(source.name)
-            if not jsonl:
+            if not lines_of_json:
                 show(f"{'time':<14}{'keyword':<14}confidence")
-            name = {"file": source.name} if several and jsonl else {}
+            name = {"file": source.name} if several and lines_of_json else {}
             count = 0
             with listening.Hearing(source) as hearing:
                 for block in source.blocks:
-                    count += _show(spotter.process(block), jsonl, name, show, launch)
+                    count += _show(spotter.process(block), lines_of_json, name, show, launch)
                     heard(block.shape[1] / source.rate)
-            count += _show(spotter.flush(), jsonl, name, show, launch)
+            count += _show(spotter.flush(), lines_of_json, name, show, launch)
             if not count:
                 output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
             if task.output is not None:

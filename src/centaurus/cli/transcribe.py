@@ -32,9 +32,12 @@ def transcribe(
     model: Annotated[
         str, typer.Option(help="An .onnx file or a shipped model; commands knows thirty words only.")
     ] = "commands",
-    form: Annotated[Format, typer.Option("--format", help="Text with times, captions, or JSON with every word.")] = (
-        Format.TEXT
-    ),
+    form: Annotated[
+        Format | None,
+        typer.Option(
+            "--format", help="Text with times, captions, or JSON with every word.", show_default="as -o ends, or text"
+        ),
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Print words as they come, unfinished ones too.")] = False,
     force: listening.Force = False,
     device: listening.Device = None,
@@ -52,10 +55,12 @@ def transcribe(
     with faults.handled():
         from centaurus.runtime.transcribe import Transcriber
 
-        if live and (form not in (Format.TEXT, Format.JSON) or out is not None):
-            raise typer.BadParameter(f"--live prints text or JSON lines; {form.value} captions and -o need the whole")
+        named = next((known for known in Format if out and out.endswith(f".{known.value}")), Format.TEXT)
+        kind = form or named
+        if live and (kind not in (Format.TEXT, Format.JSON) or out is not None):
+            raise typer.BadParameter(f"--live prints text or JSON lines; {kind.value} captions and -o need the whole")
         layout = listening.layout(raw, rate, channels)
-        suffix = {Format.TEXT: ".txt"}.get(form, f".{form.value}")
+        suffix = {Format.TEXT: ".txt"}.get(kind, f".{kind.value}")
         tasks = listening.plan(inputs, mic, device, layout, out, force, suffix)
         if model == "commands":
             output.note("the model commands knows thirty words, not general English (see -h)")
@@ -63,7 +68,7 @@ def transcribe(
         def run(task: listening.Task, heard: Callable[[float], object]) -> None:
             source = task.open()
             transcriber = Transcriber(model, source.rate, source.channels, threads)
-            screen = Live(form is Format.JSON) if live else None
+            screen = Live(kind is Format.JSON) if live else None
             words: list[Word] = []
             with listening.Hearing(source) as hearing:
                 for block in source.blocks:
@@ -76,10 +81,10 @@ def transcribe(
                 screen.show(done, [])
                 screen.close()
             elif task.output is not None:
-                listening.write_result(task, _written(words, form))
+                listening.write_result(task, _written(words, kind))
             else:
-                title = f"{source.name}\n" if len(tasks) > 1 and form is Format.TEXT else ""
-                sys.stdout.write(title + _written(words, form, source.name if len(tasks) > 1 else None))
+                title = f"{source.name}\n" if len(tasks) > 1 and kind is Format.TEXT else ""
+                sys.stdout.write(title + _written(words, kind, source.name if len(tasks) > 1 else None))
                 sys.stdout.flush()
             hearing.end(transcriber.repaired, mic)
 

@@ -14,6 +14,7 @@ from centaurus.runtime.io import Layout, Source, from_file, open_writer
 from centaurus.system import OutputError
 
 KINDS = {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64"}
+TEXTS = {".txt", ".json", ".jsonl", ".srt", ".vtt", ".csv"}
 MODELS = {".onnx", ".safetensors", ".pt", ".pth", ".ckpt"}
 
 
@@ -117,8 +118,8 @@ def _is_folder(output: str) -> bool:
 
 
 def _check_folder(output: str, suffix: str | None) -> None:
-    named = Path(output).suffix.lower()
-    if not _is_folder(output) and (named in KINDS or named in ffmpeg.CONTAINERS or named == suffix):
+    files = KINDS | set(ffmpeg.CONTAINERS) | TEXTS | {suffix}
+    if not _is_folder(output) and (Path(output).suffix.lower() in files or Path(output).exists()):
         raise OutputError(f"is one file for several results: name a folder with -o, such as {output}/", output)
 
 
