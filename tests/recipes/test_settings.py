@@ -31,7 +31,7 @@ EVERY_RUN = {
 }  # fmt: skip
 PAPER: dict[str, dict[str, Any]] = {
     "kws": {
-        "network": "kws-hybrid-8", "epochs": 200, "lr": 0.01, "decay": 0.05, "warmup": 0.1, "batch": 512,
+        "network": "kws-hybrid-8", "states": 0, "epochs": 200, "lr": 0.01, "decay": 0.05, "warmup": 0.1, "batch": 512,
         "dropout": 0.1, "losses": "cross_entropy:1", "words": "all", "seconds": 1, "before": 0, "background": 0,
         "noise": "", "tuned": 0, "smoothing": 0, "teacher": "", "speed": 0, "gain_db": 0, "shift": 0, "noisy": 0,
         "tone_db": 0, "mixed": 0,
