@@ -38,12 +38,8 @@ from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step, find_compiler
 from centaurus.system import write_file
 
-TOLERANCE = {
-    "fp32": 1e-3,
-    "fp16": 2e-2,
-    "int16": 5e-3,
-    "int8": 0.25,
-}  # of the largest value; rounding leaves a tenth of it
+# Of the largest value. Rounding leaves a tenth of it, but a denoiser lets so little of noise pass that int8 shows.
+TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int16": 5e-3, "int8": 0.5}
 SECONDS = 2.0  # of noise over which a step is compared with torch
 QUICK = "-O1"  # optimisation of the library that is only compared
 ROW = 12  # numbers in a line of the file
