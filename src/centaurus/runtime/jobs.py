@@ -40,7 +40,7 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathL
     A folder may hold anything: what is not audio is skipped and named. A file that was named itself must be audio.
     """
     found = Inputs()
-    if "" in map(os.fspath, inputs):
+    if any(os.fspath(path) == "" for path in inputs):
         raise AudioError("the name of an input is empty")  # as a path it would be the whole current folder
     for path in map(Path, inputs):
         if os.path.isdir(path):
