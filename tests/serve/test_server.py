@@ -180,6 +180,56 @@ def flood(raw: socket.socket) -> None:
         return
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\xff garbage\r\n\r\n",
+        b"POST /v1/denoise HTTP/1.1\r\n\r\n",
+        b"GET " + b"x" * 100_000,
+    ],
+)
+def test_what_is_not_http_is_hung_up_on(data: bytes) -> None:
+    with served() as server:
+        raw = socket.create_connection(("127.0.0.1", server.port))
+        raw.settimeout(10)
+        raw.sendall(data)
+        try:
+            while raw.recv(1000):
+                pass
+        except ConnectionResetError:
+            pass
+        assert through(server, noise(1, 1000), 100).shape == (1, 1000)
+
+
+@pytest.mark.parametrize(
+    "frame", [b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4), b"\x82\x04abcd", b"\xf2\x84" + bytes(8)]
+)
+def test_frames_that_are_no_frames_end_only_their_stream(frame: bytes) -> None:
+    with served() as server:
+        raw = raw_client(server, "/v1/denoise")
+        wait_until(lambda: len(server._streams) == 1)
+        raw.sendall(frame)
+        wait_until(lambda: not server._streams)
+        raw.close()
+        assert through(server, noise(1, 1000), 100).shape == (1, 1000)
+
+
+def test_a_message_in_parts_is_one_message() -> None:
+    with served() as server:
+        x = noise(1, 1000).astype("<f4").tobytes()
+        raw = raw_client(server, "/v1/denoise?mix=0")
+        parts = [(0x02, x[:401]), (0x00, x[401:402]), (0x80, x[402:]), (0x01, b'{"type":'), (0x80, b' "end"}')]
+        for first, part in parts:
+            size = len(part)
+            length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
+            raw.sendall(bytes([first]) + length + bytes(4) + part)
+        raw.settimeout(10)
+        got = b""
+        while b'"frames": 1000' not in got:
+            got += raw.recv(4096)
+        raw.close()
+
+
 def test_a_client_that_vanishes_frees_its_row() -> None:
     with served(streams=1) as server:
         for _ in range(3):
