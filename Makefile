@@ -57,6 +57,7 @@ docs: setup
 bench: setup
 	$(BIN)/python bench/contraction.py
 	$(BIN)/python bench/networks.py
+	$(BIN)/python bench/training.py
 	$(BIN)/python bench/realtime.py
 
 # The WebAssembly modules against onnxruntime-web, in Node.

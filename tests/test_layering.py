@@ -32,7 +32,7 @@ ALLOWED = {
     "decode": set(),
     "data": {"audio", "decode"},
     "studio": {"planner", "runtime", "ssm"},
-    "runtime": {"audio", "decode", "verification"},
+    "runtime": {"native", "audio", "decode", "verification"},
     "evaluation": {"audio", "data", "decode"},
     "train": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode"},
     "recipes": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode", "train", "evaluation", "export"},

@@ -16,11 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, dbfs
 from centaurus.audio.spectrogram import save_png
+from centaurus.native.build import find_compiler
 from centaurus.runtime.fullband import BANDS, FRAME, Band, UpperBand
 from centaurus.runtime.io import Intake, Source, as_rows, make_folder
 from centaurus.runtime.jobs import Job, open_sink, open_source
 from centaurus.runtime.modelfile import Settings
-from centaurus.runtime.native import find_compiler, find_source
+from centaurus.runtime.native import find_source
 from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
 from centaurus.tasks import DENOISER
 

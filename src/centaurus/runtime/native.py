@@ -1,6 +1,6 @@
 """Compile a step that was exported to C, and run it in place of onnxruntime: the same states in, the same states out.
 
-The library is built once for every source and compiler, and kept in the cache folder under a hash of both.
+The library is built once for every source, compiler and CPU, and kept in the cache folder under a hash of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
-import shutil
 import subprocess
 import tempfile
 from importlib import import_module
@@ -22,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centaurus.native.build import TUNED, cpu_name, find_compiler
 from centaurus.runtime.modelfile import SessionError, Settings, find_model, read_settings
 from centaurus.system import cache_folder, write_file
 
-COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
-TUNED = "-march=native"  # left out where a compiler does not know it
 MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
 STEPS = "steps"  # the folder of the cache that has C files and libraries
 HEAD = 1 << 22  # characters in which a file says what it is
@@ -51,14 +48,6 @@ void centaurus_run(float *block, const float *in, float *out, const float *befor
   }}
 }}
 """
-
-
-def find_compiler() -> list[str] | None:
-    """The command of the C compiler: ``CC`` if it is set, else the first of cc, gcc and clang; None without any."""
-    if os.environ.get("CC"):
-        return shlex.split(os.environ["CC"])
-    found = next((name for name in COMPILERS if shutil.which(name)), None)
-    return None if found is None else [found]
 
 
 def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
@@ -142,10 +131,10 @@ def _written(weights: Path, hops: int) -> Path:
 
 
 def cached_library(source: Path, compiler: list[str]) -> Path:
-    """The library of a C file, compiled if this source and this compiler have not met before."""
+    """The library of a C file, compiled if this source, compiler and CPU have not met before."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
     header = source.with_suffix(".h")
-    words = " ".join([*compiler, *FLAGS, version]) + WRAPPER
+    words = " ".join([*compiler, *FLAGS, version, cpu_name()]) + WRAPPER
     key = hashlib.sha256(b"\0".join([source.read_bytes(), header.read_bytes(), words.encode()]))
     target = cache_folder(STEPS) / f"{key.hexdigest()[:32]}.so"
     if not target.exists():

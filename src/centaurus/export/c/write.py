@@ -34,8 +34,9 @@ from centaurus.export.c.program import Program
 from centaurus.export.c.spectral import emit
 from centaurus.export.write import ExportError, describe
 from centaurus.layer import Layer
+from centaurus.native.build import find_compiler
 from centaurus.runtime.modelfile import StateShape
-from centaurus.runtime.native import Native, compile_step, find_compiler
+from centaurus.runtime.native import Native, compile_step
 from centaurus.system import write_file
 
 # Of the largest value. Rounding leaves a tenth of it, but a denoiser lets so little of noise pass that int8 shows.
