@@ -138,7 +138,7 @@ def test_a_name_that_is_nothing_is_one_message(name: str, words: list[str], caps
 def test_a_damaged_file_is_one_message(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     model.write_bytes(model.read_bytes()[:500])
     done = run(capsys, "count", str(model))
-    assert done.code == 2
+    assert done.code == 4
     assert done.err.startswith("centaurus: ")
     assert model.name in done.err
     assert "Traceback" not in done.err

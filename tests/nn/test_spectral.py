@@ -153,7 +153,7 @@ def test_delays_add_up_at_their_rates() -> None:
 def test_branches_of_different_delay_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the same delay, got 3 and 0 samples"):
         Residual(Delay(2, 3))
-    with pytest.raises(ValueError, match="between down and up"):
+    with pytest.raises(ValueError, match="down, inside and up should have no delay"):
         Hourglass(Serial(), Serial(), Delay(2, 1), Serial(), Serial())
 
 
@@ -175,7 +175,7 @@ def test_a_stream_is_late_by_the_delay() -> None:
         (lambda: Compress(17, lowest=17), "from 0 to 16"),
         (lambda: Mel(high=9_000.0), "between 0 and 8000 Hz"),
         (lambda: Mel(17, 40), "too many for 17 bins"),
-        (lambda: Mask(Analysis()), "keep the rate"),
+        (lambda: Mask(Analysis()), "ratio 1 and a delay of whole frames"),
     ],
 )
 def test_what_cannot_be_is_refused(make: object, words: str) -> None:

@@ -153,13 +153,13 @@ def test_a_saved_stream_fits_only_its_own_model() -> None:
 def test_the_values_of_a_saved_stream_are_checked(name: str, value: float, message: str) -> None:
     live = Stream(MODELS["spotter"])
     live(noise(1, 9))
-    tensors, words = unpack(live.save(), "stream")
+    tensors, words = unpack(live.save())
     tensors[name] = tensors.get(name, torch.zeros(1)).clone()
     tensors[name].view(-1)[0] = value
-    before = unpack(live.save(), "stream")[0]
+    before = unpack(live.save())[0]
     with pytest.raises(ValueError, match=message):
         live.restore(pack(tensors, words))
-    assert all(torch.equal(x, before[name]) for name, x in unpack(live.save(), "stream")[0].items())
+    assert all(torch.equal(x, before[name]) for name, x in unpack(live.save())[0].items())
     del tensors["samples"]
     with pytest.raises(ValueError, match="has 0 rows, this one has 1"):
         live.restore(pack(tensors, words))

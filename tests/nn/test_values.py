@@ -209,7 +209,7 @@ def test_a_gated_block_is_its_formula() -> None:
         (lambda: Dropout1d(1.0), "got 1.0"),
         (lambda: DCBlock(pole=1.5), "got 1.5"),
         (lambda: Leveled(Serial(), 0.0), "above 0 hops, got 0.0"),
-        (lambda: Leveled(AvgPool(2), 1.0), "ratio 1/2"),
+        (lambda: Leveled(AvgPool(2), 1.0), "ratio 1, got 1/2"),
         (lambda: Leveled(Serial(), 1.0, kept=1.0), "below 1, got 1.0"),
         (lambda: Gated(3, 4, AvgPool(2)), "hop 2"),
         (lambda: Pointwise(3, 4)(torch.zeros(1, 2, 5)), "3 input channels, got 2"),

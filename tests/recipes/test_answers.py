@@ -87,7 +87,7 @@ def test_a_teacher_of_another_kind_is_named(
 
 
 def test_a_teacher_that_is_not_there_and_one_without_a_weight(tmp_path: Path, file: Path) -> None:
-    with pytest.raises(ValueError, match=r"no file .*missing\.onnx"):
+    with pytest.raises(ValueError, match=r"no teacher file .*missing\.onnx"):
         answers_of(str(tmp_path / "missing.onnx"), CLASSES)
     with pytest.raises(ValueError, match="is a denoiser"):
         answers_of("denoise-16k", CLASSES)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from centaurus.cli import faults, output
+from centaurus.system import OutputError
 
 if TYPE_CHECKING:
     from centaurus.train.config import Training
@@ -129,7 +130,7 @@ def _check(
     if not show and data is None:
         raise ValueError("--data FOLDER is needed: the recordings to learn from")
     if not show and out is not None and (out / "config.json").exists():
-        raise ValueError(f"{out} already holds a run: --resume {out} goes on with it")
+        raise OutputError(f"already holds a run: resume it with --resume {out}, or choose another --out", out)
 
 
 def _show(settings: dict[str, Any], meanings: dict[str, str], json: bool) -> None:
