@@ -14,7 +14,8 @@ from tests.models.small import narrow
 from tests.reference import gradients, worst
 from tests.train.toy import new_run, settings, train
 
-SAME = 1e-3  # fp32 through a whole network and back, of the largest value
+VALUES = 1e-4  # fp32 through a whole network, of the largest value
+GRADIENTS = 2e-3  # the same back through 18 norms over four channels, which compiled code computes in another order
 
 
 @pytest.fixture(autouse=True)
@@ -27,20 +28,20 @@ def _strict_compiler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"),
-    [("kws-hybrid-2", "aot_eager"), ("denoiser/hybrid", "eager"), ("recognizer/base", "eager")],
+    ("name", "backend", "batches"),
+    [("kws-hybrid-2", "aot_eager", (3, 2)), ("denoiser/hybrid", "eager", (3,)), ("recognizer/base", "eager", (3,))],
 )
-def test_networks_compile_within_the_limit(name: str, backend: str) -> None:
+def test_networks_compile_within_the_limit(name: str, backend: str, batches: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     net: nn.Module = narrow(name).eval()
     loop.allow_versions(net)
     compiled = torch.compile(net, backend=backend)
-    for rows in (3, 2):
+    for rows in batches:
         u = torch.randn(rows, 1, 2 * net.hop)
         inputs = list(net.parameters())
         wanted, found = net(u), compiled(u)
-        assert worst([found], [wanted]) <= SAME
-        assert worst(gradients([found], inputs), gradients([wanted], inputs)) <= SAME
+        assert worst([found], [wanted]) <= VALUES
+        assert worst(gradients([found], inputs), gradients([wanted], inputs)) <= GRADIENTS
 
 
 def test_figures_that_wait_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,15 +23,18 @@ def teacher_logits(
     json: output.Json = False,
 ) -> None:
     """Write a teacher's character logits for every utterance. Stop whenever you like: the same command goes on."""
-    from centaurus.data import measured, open_corpus, open_index, recognise
+    from centaurus.data import Corpus, Index, measured, open_corpus, open_index, recognise
     from centaurus.train.teachers import Wav2Vec2, write_logits
 
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ValueError(f"--part is K/N with 1 <= K <= N, such as 3/8: got {part!r}")
     model = Wav2Vec2(teacher)
-    indexed = recognise(data) == "mls"
-    found = open_index(data, [], LENGTH, split=split) if indexed else measured(open_corpus(data, [split], ["speech"]))
+    found: Corpus | Index
+    if recognise(data) == "mls":
+        found = open_index(data, [], LENGTH, split=split)
+    else:
+        found = measured(open_corpus(data, [split], ["speech"]))
     if not len(found):
         raise ValueError(f"{data} has no utterances in {split}")
     written = write_logits(model, found, out, (int(number) - 1, int(count)), device, None if json else _watch)
