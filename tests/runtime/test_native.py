@@ -71,7 +71,7 @@ def test_a_compiled_session_is_saved_restored_and_joined(folder: Path) -> None:
 
 
 def test_without_a_compiler_it_is_onnxruntime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     assert Session(folder / "model.onnx", engine="c").engine == "onnxruntime"
 
 
