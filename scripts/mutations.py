@@ -56,8 +56,8 @@ MUTATIONS = (
     Mutation(
         "denoiser flush keeps what the resampler gave too much",
         "runtime/denoise.py",
-        "        self._ready: Block = self._dry\n",
-        '        self._ready: Block = getattr(self, "_ready", self._dry)\n',
+        "self._ready: Block = np.zeros((self._back.channels, 0), np.float32)",
+        'self._ready: Block = getattr(self, "_ready", np.zeros((self._back.channels, 0), np.float32))',
         "tests/runtime/test_denoise.py::test_a_second_file_comes_out_as_the_first",
     ),
     Mutation(
@@ -91,8 +91,8 @@ MUTATIONS = (
     Mutation(
         "ERB powers not normalised by the window",
         "train/losses.py",
-        " * (2 / float(window.sum())) ** 2",
-        "",
+        "erb_filters(size, rate).to(x) * scale**2",
+        "erb_filters(size, rate).to(x)",
         "tests/train/test_losses.py::test_band_powers_are_those_of_a_full_scale_sine",
     ),
     Mutation(
@@ -112,8 +112,8 @@ MUTATIONS = (
     Mutation(
         "relative losses without a floor",
         "train/losses.py",
-        " + RELATIVE_FLOOR * size / RELATIVE_SIZES[0]",
-        "",
+        "floor = RELATIVE_FLOOR * size / RELATIVE_SIZES[0]",
+        "floor = 0.0",
         "tests/train/test_losses.py::test_relative_spectra_have_a_floor",
     ),
     Mutation(
