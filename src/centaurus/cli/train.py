@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from centaurus.cli import faults, output
-from centaurus.system import OutputError
 
 if TYPE_CHECKING:
     from centaurus.train.config import Training
@@ -130,6 +129,8 @@ def _check(
     if not show and data is None:
         raise ValueError("--data FOLDER is needed: the recordings to learn from")
     if not show and out is not None and (out / "config.json").exists():
+        from centaurus.system import OutputError
+
         raise OutputError(f"already holds a run: resume it with --resume {out}, or choose another --out", out)
 
 
