@@ -1,6 +1,7 @@
 """Train `denoise-16k`, the spectral denoiser that ships.
 
     python scripts/denoise_16k.py CORPORA RUN [minutes=110] [decay=0.8] [seed=0] [network=spectral-32] [start=FILE]
+        [precision=bf16]
 
 CORPORA holds folders of sound files, decoded once into a cache:
 
@@ -10,7 +11,9 @@ CORPORA holds folders of sound files, decoded once into a cache:
 
 RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `denoise-16k.safetensors`.
 The learning rate stays constant and falls over the last ``decay`` of the budget. ``start`` is a model of that network
-to begin with. Budgets are CPU time, so that a busy machine trains as long as an idle one.
+to begin with; if it has fewer blocks, the others start as the identity. ``precision=bf16`` rounds the inputs of matrix
+products, which is 1.5 times as fast on processors with such instructions. Budgets are CPU time, so that a busy machine
+trains as long as an idle one.
 """
 
 from __future__ import annotations
@@ -36,10 +39,21 @@ from centaurus.train.optim import muon, set_rate
 from centaurus.train.perceptual import perceptual
 
 HELD_OUT = ("p232", "p257", "p286", "p287")  # test and validation speakers
-LR, WEIGHT_DECAY, CLIP = 2.5e-3, 0.02, 1.0
+LR, WEIGHT_DECAY, CLIP = 2e-3, 0.02, 1.0
 WARMUP, AVERAGE = 100, 0.9995  # updates; the moving average of the weights is what is saved
-ROWS, LENGTH, OWN = 11, 3 * 2**14, 0.42  # rows of three seconds in an update; 42 % are mixed here
-RESIDUAL, HEARD, PERCEPTUAL = 0.3, 4.0, 0.3
+ROWS, LENGTH, OWN = 16, 3 * 2**14, 0.42  # rows of three seconds in an update; 42 % are mixed here
+RESIDUAL, HEARD, PERCEPTUAL = 1.0, 4.0, 0.8
+
+
+@torch.no_grad()
+def grow(net: torch.nn.Module, smaller: torch.nn.Module) -> None:
+    """Copy the weights of a network that may have fewer blocks; what it lacks is made to add nothing."""
+    known = smaller.state_dict()
+    for name, p in net.named_parameters():
+        if name in known:
+            p.copy_(known[name])
+        elif name.endswith(("ssm.C", "ffn.body.narrow.weight", "ffn.body.narrow.bias")):
+            p.zero_()
 
 
 def folder_of(path: Path, kind: str) -> Corpus | None:
@@ -69,14 +83,17 @@ def sources(root: Path) -> Sources:
 class Training:
     """A network, its optimiser and the average of its weights, which can be stopped and continued."""
 
-    def __init__(self, run: Path, minutes: float, decay: float, seed: int, network: str, start: str) -> None:
+    def __init__(
+        self, run: Path, minutes: float, decay: float, seed: int, network: str, start: str, precision: str
+    ) -> None:
         torch.manual_seed(seed)
         self.run, self.minutes, self.decay, self.seed = run, minutes, decay, seed
+        self.rounded = precision == "bf16"
         self.net = ct.denoiser(network)
         if start:
-            self.net.load_state_dict(ct.load(start).state_dict())
+            grow(self.net, ct.load(start))
         self.net.train()
-        self.optimizer = muon(self.net, LR, WEIGHT_DECAY)
+        self.optimizer = muon(self.net, LR, WEIGHT_DECAY, self.rounded)
         self.average = {name: x.detach().clone() for name, x in self.net.state_dict().items()}
         self.step, self.spent = 0, 0.0
         run.mkdir(parents=True, exist_ok=True)
@@ -111,7 +128,8 @@ class Training:
             self.optimizer, LR * min(1.0, (self.step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * min(1.0, falling)))
         )
         late = int(self.net.delay)  # the output belongs to the input that many samples ago
-        estimate = self.net(torch.nn.functional.pad(noisy, (0, late)))[..., late:]
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.rounded):
+            estimate = self.net(torch.nn.functional.pad(noisy, (0, late)))[..., late:].float()
         ours, theirs = to_unit(noisy, estimate, clean)
         size = RELATIVE_SIZES[self.step % len(RELATIVE_SIZES)]  # one window a step: half the time of both
         terms = {
@@ -146,10 +164,11 @@ def main(
     seed: int = 0,
     network: str = "spectral-32",
     start: str = "",
+    precision: str = "fp32",
 ) -> None:
     """Train until the budget is used up, saving every five minutes."""
     torch.set_num_threads(1)
-    found, training = sources(root), Training(run, minutes, decay, seed, network, start)
+    found, training = sources(root), Training(run, minutes, decay, seed, network, start, precision)
     mixer = Mixer(found, LENGTH, OWN)
     begun, shown, recent = time.process_time() - training.spent, training.spent, list[dict[str, float]]()
     while training.spent < 60 * minutes:
@@ -171,5 +190,5 @@ def main(
 if __name__ == "__main__":
     root, run, *settings = sys.argv[1:]
     named = dict(pair.split("=", 1) for pair in settings)
-    kinds = {"minutes": float, "decay": float, "seed": int, "network": str, "start": str}
+    kinds = {"minutes": float, "decay": float, "seed": int, "network": str, "start": str, "precision": str}
     main(Path(root), Path(run), **{name: kinds[name](value) for name, value in named.items()})

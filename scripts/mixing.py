@@ -84,7 +84,7 @@ class Mixer:
             noise = self.noise(rng)
             if rng.random() < 0.2:
                 noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
-            alone = kind < 0.15
+            alone = kind < 0.17
             noisy = at_level(noise, -20) if alone else at_snr(clean, noise, rng.uniform(-7, 18))
             clean = np.zeros_like(clean) if alone else clean
         if rng.random() < 0.3:

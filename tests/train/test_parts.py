@@ -97,6 +97,22 @@ def test_one_step_of_muon_is_the_formula_for_matrices_and_adamw_for_the_rest() -
             assert torch.equal(p, q), name
 
 
+def test_muon_in_bfloat16_turns_matrices_nearly_as_far() -> None:
+    exact, rounded = classifier(TABLE, classes=3), classifier(TABLE, classes=3)
+    rounded.load_state_dict(exact.state_dict())
+    for p, q in zip(exact.parameters(), rounded.parameters(), strict=True):
+        p.grad = torch.randn_like(p)
+        q.grad = p.grad.clone()
+    muon(exact, 0.1, 0.0).step()
+    muon(rounded, 0.1, 0.0, rounded=True).step()
+    differ = False
+    for (name, p), q in zip(exact.named_parameters(), rounded.named_parameters(), strict=True):
+        differ |= not torch.equal(p, q[1])
+        size = 0.1 * 0.2 * max(p.flatten(1).shape) ** 0.5 if p.dim() > 1 else 1.0
+        torch.testing.assert_close(p, q[1], atol=0.05 * size, rtol=0, msg=name)
+    assert differ  # the rounding did take place
+
+
 def test_muon_takes_no_closure() -> None:
     with pytest.raises(ValueError, match="no closure"):
         muon(classifier(TABLE, classes=3), 0.1, 0.0).step(lambda: 0.0)
