@@ -35,8 +35,8 @@ def training_step(name: str) -> Callable[[], None]:
     import torch
 
     import centaurus as ct
+    from centaurus.train.loop import keep_memory
     from centaurus.train.losses import RELATIVE_LOSSES, to_unit
-    from centaurus.train.memory import keep_memory
     from centaurus.train.optim import muon
 
     keep_memory()

@@ -33,7 +33,7 @@ from mixing import Mixer, Sources
 
 import centaurus as ct
 from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
-from centaurus.data.layouts.folders import sound_files
+from centaurus.data.layouts import sound_files
 from centaurus.train.losses import RELATIVE_SIZES, heard, residual, to_unit
 from centaurus.train.optim import muon, set_rate
 from centaurus.train.perceptual import perceptual

@@ -23,7 +23,7 @@ from PIL import Image
 from centaurus import audio
 from centaurus.audio.spectrogram import save_png
 from centaurus.data import Clip, Corpus, open_corpus, pairs
-from centaurus.data.layouts.folders import sound_files
+from centaurus.data.layouts import sound_files
 from centaurus.runtime import denoise
 
 CleanUp = Callable[[Samples], Samples]

@@ -15,7 +15,7 @@ from centaurus.cli.evaluate import _cells
 from centaurus.evaluation import live
 from centaurus.models import Row, SpotterTable, classifier, save
 from centaurus.recipes import RECIPES
-from centaurus.train import checkpoints
+from centaurus.train import loop
 from centaurus.train.config import explain
 from tests import corpora
 from tests.cli.run import run
@@ -184,7 +184,7 @@ def test_a_full_disk_is_code_5(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(loop, "save_file", full)
     result = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words))
     assert result.code == 5
     assert "No space left on device" in result.err.splitlines()[-1]

@@ -11,8 +11,7 @@ import pytest
 
 from centaurus import audio, data
 from centaurus.audio import AudioError
-from centaurus.data.layouts import speech_commands
-from centaurus.data.layouts.folders import speaker_of
+from centaurus.data import layouts
 from tests import corpora
 
 COUNTS = {
@@ -81,14 +80,14 @@ def test_a_folder_of_packs_is_one_corpus(tmp_path: Path, folders: dict[str, Path
 
 
 def test_speech_commands_tasks_and_lists(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert [len(words) for words in speech_commands.SUBSETS.values()] == [10, 30, 35]
-    found = speech_commands.WORDS_30
-    assert speech_commands.subset(10, found) == speech_commands.COMMANDS
-    assert speech_commands.subset(["bed", "no"], found) == ("bed", "no")
+    assert [len(words) for words in layouts.SUBSETS.values()] == [10, 30, 35]
+    found = layouts.WORDS_30
+    assert layouts.subset(10, found) == layouts.COMMANDS
+    assert layouts.subset(["bed", "no"], found) == ("bed", "no")
     with pytest.raises(ValueError, match=r"backward, follow, forward, learn, visual .* version 1 .* has 30 words"):
-        speech_commands.subset(35, found)
+        layouts.subset(35, found)
     with pytest.raises(ValueError, match="none of 12"):
-        speech_commands.subset(12, found)
+        layouts.subset(12, found)
     listed = (folders["speech-commands"] / "testing_list.txt").read_text().split()
     corpus = data.open_corpus(folders["speech-commands"])
     assert sorted(clip.id for clip in corpus.split("test")) == sorted(listed)
@@ -103,9 +102,9 @@ def test_speech_commands_tasks_and_lists(folders: dict[str, Path], tmp_path: Pat
 
 def test_the_rule_of_the_official_lists() -> None:
     train, val = ("00176480", "004ae714", "0132a06d", "016e2c6d"), ("099d52ad", "16db1582", "1942abd7", "23ad12d8")
-    assert {speech_commands.hashed_split(name) for name in train} == {"train"}
-    assert {speech_commands.hashed_split(name) for name in val} == {"val"}
-    many = Counter(speech_commands.hashed_split(f"{k:08x}") for k in range(4000))
+    assert {layouts.hashed_split(name) for name in train} == {"train"}
+    assert {layouts.hashed_split(name) for name in val} == {"val"}
+    many = Counter(layouts.hashed_split(f"{k:08x}") for k in range(4000))
     assert many["val"] == pytest.approx(400, abs=60)
     assert many["test"] == pytest.approx(400, abs=60)
 
@@ -128,9 +127,9 @@ def test_pairs_have_the_same_name(folders: dict[str, Path], tmp_path: Path) -> N
 
 
 def test_speakers_are_read_from_file_names() -> None:
-    assert speaker_of(Path("x/book_00000_chp_0009_reader_06709_0_seg_1.wav")) == "06709"
-    assert speaker_of(Path("x/p226_001_mic1.flac")) == "p226"
-    assert speaker_of(Path("anna/hello.wav")) == "anna"
+    assert layouts.speaker_of(Path("x/book_00000_chp_0009_reader_06709_0_seg_1.wav")) == "06709"
+    assert layouts.speaker_of(Path("x/p226_001_mic1.flac")) == "p226"
+    assert layouts.speaker_of(Path("anna/hello.wav")) == "anna"
 
 
 def test_dns_sets_are_told_apart(folders: dict[str, Path]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import centaurus as ct
-from centaurus.kernels.profile import current
+from centaurus.kernels.calibrate import current
 from centaurus.kernels.program import Program
 from centaurus.kernels.selective import SelectiveScan
 from centaurus.native import functions

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from centaurus.models import load
-from centaurus.train import checkpoints
+from centaurus.train import loop
 from centaurus.train.loop import compiles
 from centaurus.train.optim import Average
 from centaurus.train.run import DiskError, Run, RunError, TrainingError
@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(loop, "save_file", full)
     with pytest.raises(DiskError, match=r"No space left on device.*last good checkpoint is .*step-000000006"):
         train(run, settings())
     monkeypatch.undo()

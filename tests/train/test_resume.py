@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from centaurus.data.fingerprint import Changes, fingerprints
+from centaurus.data.corpus import Changes, fingerprints
 from centaurus.data.layouts import open_corpus
 from centaurus.train.run import Run, RunError
 from tests import corpora

@@ -12,8 +12,7 @@ from centaurus.data.examples.mixtures import Mixing, Mixtures, Pairs
 from centaurus.data.examples.phrases import Phrases, Phrasing, Spoken
 from centaurus.data.examples.utterances import Utterances
 from centaurus.data.index import Index, open_index
-from centaurus.data.layouts import LAYOUTS, open_corpus, recognise
-from centaurus.data.layouts.denoising import pairs
+from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
 from centaurus.data.leaks import without_leaks
 
 __all__ = [

@@ -27,7 +27,7 @@ from centaurus.audio import AudioError
 from centaurus.audio.pack import Piece, Rows, fill_rows
 from centaurus.data.cache import cache_folder
 from centaurus.data.corpus import Clip, Faults, OnFault, Samples, load
-from centaurus.data.layouts.librispeech import SPLITS, TRANSCRIPTS, sound_suffix
+from centaurus.data.layouts import SPLITS, TRANSCRIPTS, sound_suffix
 from centaurus.data.leaks import HeldOut
 
 SHARD_BYTES = 64 << 20

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from centaurus.export.graph import Graph, Signal, array
-from centaurus.export.selective import lower_s6
 from centaurus.export.spectral import lower_analysis, lower_compress, lower_delay, lower_mel, lower_synthesis
-from centaurus.export.ssm import lower_ssm
+from centaurus.export.ssm import lower_s6, lower_ssm
 from centaurus.layer import Layer
 from centaurus.models.build import Dense
 from centaurus.models.network import Network

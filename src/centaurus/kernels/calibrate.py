@@ -1,4 +1,4 @@
-"""Measure this machine's rates for the planner."""
+"""The rates that this process plans with, and how to measure those of this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from centaurus.kernels.precision import full_precision
 from centaurus.native import functions as native
@@ -17,6 +18,11 @@ BUDGET = 0.6  # seconds for each rate
 LAUNCHES = 20  # runs between two waits for a GPU, so that a wait weighs little
 GPU_ROWS = 16  # times the work of a CPU in one operation: a GPU needs that to be busy
 CPU_TILE = 16 << 20
+
+
+def current(tensor: Tensor) -> Device:
+    """Return the rates of a tensor's device on torch's threads, with the native recurrence if it takes the tensor."""
+    return Device.load(tensor.device.type, torch.get_num_threads(), native.usable(tensor))
 
 
 def measure(threads: int, name: str = "") -> Device:

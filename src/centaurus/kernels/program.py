@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from centaurus.kernels.calibrate import current
 from centaurus.kernels.chain import Chain
 from centaurus.kernels.modes import chunk_tables, generate, toeplitz
 from centaurus.kernels.ops import (
@@ -25,7 +26,6 @@ from centaurus.kernels.ops import (
 )
 from centaurus.kernels.pair import align, pair
 from centaurus.kernels.precision import without_autocast
-from centaurus.kernels.profile import current
 from centaurus.planner.cost import KEPT_BYTES
 from centaurus.planner.device import Device
 from centaurus.planner.expression import Expression, parse, sizes_of

@@ -14,14 +14,13 @@ from accelerate import PartialState
 
 from centaurus.audio import AudioError
 from centaurus.data import recognise
-from centaurus.data.fingerprint import Changes, fingerprints
+from centaurus.data.corpus import Changes, fingerprints
 from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, SpotterTable, load_network
 from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
 from centaurus.train.config import BUDGETS, Training, from_data, nearest, override, to_data
 from centaurus.train.log import Watcher, card
-from centaurus.train.loop import fit
-from centaurus.train.memory import keep_memory
+from centaurus.train.loop import fit, keep_memory
 from centaurus.train.run import Run, RunError, Standing
 
 SHORT = 60  # characters of a list in a message

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from centaurus.kernels.cache import once
+from centaurus.kernels.calibrate import current
 from centaurus.kernels.modes import times
 from centaurus.kernels.pair import align
 from centaurus.kernels.precision import check_precision, full_precision, working
-from centaurus.kernels.profile import current
 from centaurus.kernels.program import Modes, Program
 from centaurus.layer import Layer, State, check_channels
 from centaurus.planner.device import Device

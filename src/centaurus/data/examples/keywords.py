@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from centaurus.audio.augment import add_noise, change_speed, fit, preceded, shift
 from centaurus.audio.level import gain
 from centaurus.data.corpus import Corpus
-from centaurus.data.layouts.speech_commands import subset
+from centaurus.data.layouts import subset
 from centaurus.data.noise import coloured, equalised, looped
 from centaurus.decode.keywords import BACKGROUND
 

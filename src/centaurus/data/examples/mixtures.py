@@ -16,7 +16,7 @@ from centaurus.data import noise as denoising
 from centaurus.data.cache import frames_at_rate
 from centaurus.data.corpus import Clip, Corpus
 from centaurus.data.examples.drawing import Group, draw, epoch_size
-from centaurus.data.layouts.denoising import pairs
+from centaurus.data.layouts import pairs
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]

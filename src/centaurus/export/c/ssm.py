@@ -48,7 +48,7 @@ def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
 
 
 def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
-    """The calls of a selective scan, whose step ``export/selective.py`` states in equations."""
+    """The calls of a selective scan, whose step ``lower_s6`` of the ONNX export states in equations."""
     channels, rank, width = layer.in_channels, rounded(layer.rank), rounded(layer.states)
 
     def rows(x: torch.Tensor, count: int) -> Array:

@@ -1,0 +1,365 @@
+"""Recognise the layout of a folder by its contents, and open its clips.
+
+Speech Commands, or any folder of word folders:
+    WORD/SPEAKER_nohash_N.wav   validation_list.txt   testing_list.txt   _background_noise_/*.wav
+VoiceBank+DEMAND, in pairs:
+    clean_trainset_28spk_wav/*.wav  noisy_trainset_28spk_wav/*.wav  clean_testset_wav/*.wav  noisy_testset_wav/*.wav
+The DNS challenge, clean speech and noise to be mixed:
+    datasets_fullband/clean_fullband/{vctk_wav48_silence_trimmed,read_speech,…}/**.wav  …/noise_fullband/**.wav
+LibriSpeech and Multilingual LibriSpeech, with texts:
+    LibriSpeech/SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER-N.flac  …/SPEAKER-CHAPTER.trans.txt
+    {train,dev,test}/transcripts.txt  {train,dev,test}/audio/SPEAKER/BOOK/SPEAKER_BOOK_N.{flac,opus}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from centaurus.audio import AudioError
+from centaurus.data.cache import INDEX, open_pack
+from centaurus.data.corpus import Clip, Corpus, Faults, OnFault
+
+LAYOUTS = {
+    "pack": f"{INDEX} (a pack), or folders that have one",
+    "librispeech": "train-*, dev-* or test-* with SPEAKER/CHAPTER/*.trans.txt (LibriSpeech)",
+    "mls": "train, dev or test with transcripts.txt (Multilingual LibriSpeech)",
+    "voicebank": "clean_*/ and noisy_*/ (VoiceBank+DEMAND pairs)",
+    "dns": "clean/ and noise/, or datasets_fullband/ with clean_fullband/ and noise_fullband/ (DNS challenge)",
+    "speech-commands": "folders of words with sound files (Speech Commands)",
+}
+SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".w64", ".caf")
+# DNS: book_00000_chp_0009_reader_06709_0_seg_1; VCTK and VoiceBank: p226_001.
+_SPEAKER = re.compile(r"reader_(\d+)|(?:^|_)([ps]\d{1,4})(?=_|$)")
+COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
+_OTHERS = ("bed", "bird", "cat", "dog", "eight", "five", "four", "happy", "house", "marvin", "nine", "one")
+_MORE = ("seven", "sheila", "six", "three", "tree", "two", "wow", "zero")
+WORDS_30 = tuple(sorted(COMMANDS + _OTHERS + _MORE))
+WORDS_35 = tuple(sorted((*WORDS_30, "backward", "follow", "forward", "learn", "visual")))
+SUBSETS: dict[int, tuple[str, ...]] = {10: COMMANDS, 30: WORDS_30, 35: WORDS_35}
+NOISE_FOLDER = "_background_noise_"
+LISTS = {"validation_list.txt": "val", "testing_list.txt": "test"}
+_PAIRED = re.compile(r"(clean|noisy)(?:_(\w+?))?(?:_wav)?(?:_\d+k)?$")
+_SPEECH = re.compile(r"(clean|speech)(_fullband|_wideband)?$")
+_NOISE = re.compile(r"noises?(_fullband|_wideband)?$")
+VALIDATION_SPEAKERS = ("p286", "p287")
+SPLITS = {"train": "train", "dev": "val", "val": "val", "valid": "val", "test": "test"}
+TRANSCRIPTS = "transcripts.txt"
+
+
+def recognise(folder: str | os.PathLike[str]) -> str:
+    """Return the name of the folder's layout, one of ``LAYOUTS``; the error lists them."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"{root}: no such folder")
+    if packs(root):
+        return "pack"
+    if subsets(root):
+        return "librispeech"
+    if mls_folders(root):
+        return "mls"
+    if paired_folders(root):
+        return "voicebank"
+    if mixing_root(root):
+        return "dns"
+    words = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
+    if any(next(sound_files_in(path), None) for path in words):
+        return "speech-commands"
+    looked = "".join(f"\n  {name}: {what}" for name, what in LAYOUTS.items())
+    raise ValueError(f"{root}: the layout is not known; these are{looked}")
+
+
+def packs(root: Path) -> list[Path]:
+    """Return the folder if it is a pack, else its subfolders that are."""
+    if (root / INDEX).is_file():
+        return [root]
+    return [path.parent for path in sorted(root.glob(f"*/{INDEX}"))]
+
+
+def open_corpus(
+    folder: str | os.PathLike[str],
+    splits: Iterable[str] | None = None,
+    kinds: Iterable[str] | None = None,
+    rate: int = 16_000,
+    cache: str | os.PathLike[str] | None = None,
+    on_fault: OnFault = "skip",
+) -> Corpus:
+    """Return the clips of a folder in any known layout, of some splits and kinds or all, loaded at ``rate``.
+
+    Labels are the same for every layout: ``kind`` (word, speech, noise, clean, noisy), ``split`` (train, val, test),
+    ``speaker``, ``word``, ``transcript``.
+    """
+    layout, root, faults = recognise(folder), Path(folder), Faults(on_fault)
+    if layout == "pack":
+        found = [open_pack(path, cache, splits, kinds, on_fault) for path in packs(root)]
+        for corpus in found:
+            faults.found |= corpus.faults.found
+        clips = [clip for corpus in found for clip in corpus]
+    elif layout == "librispeech":
+        clips = list(librispeech_clips(root, faults))
+    elif layout == "mls":
+        clips = list(mls_clips(root))
+    elif layout == "voicebank":
+        clips = list(paired_clips(root, faults))
+    elif layout == "dns":
+        where = mixing_root(root)
+        clips = list(mixing_clips(*where)) if where else []
+    else:
+        clips = list(word_clips(root))
+    corpus = Corpus(layout, tuple(clips), rate, faults)
+    if splits is not None:
+        # Background noise belongs to every split.
+        wanted = {*splits}
+        corpus = corpus.of(clip for clip in corpus if clip.labels.get("split", next(iter(wanted), "")) in wanted)
+    if kinds is not None:
+        corpus = corpus.where(kind=tuple(kinds))
+    return replace(corpus, faults=faults)
+
+
+def sound_files(folder: Path) -> Iterator[Path]:
+    """Every sound file below a folder, no pipe or device, in an order that does not depend on the disk."""
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        found = (Path(place, name) for name in sorted(names) if _is_sound(name))
+        yield from (path for path in found if path.is_file())
+
+
+def sound_files_in(folder: Path) -> Iterator[Path]:
+    """The sound files of a folder itself, sorted."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if _is_sound(entry.name) and entry.is_file())
+    yield from (folder / name for name in names)
+
+
+def speaker_of(path: Path) -> str:
+    """Who speaks, from the name of the file; otherwise the folder stands for the speaker."""
+    found = _SPEAKER.search(path.stem)
+    return (found[1] or found[2]) if found else path.parent.name
+
+
+def hold_out(clips: Iterable[Clip], group: Callable[[Clip], str], share: float = 0.02) -> list[Clip]:
+    """Put a share of the groups, at least one, into ``val`` and the rest into ``train``, by a hash of their names."""
+    clips = list(clips)
+    names = sorted({group(clip) for clip in clips}, key=lambda name: hashlib.blake2b(name.encode()).digest())
+    if len(names) < 2:
+        group = _id
+        names = sorted({clip.id for clip in clips}, key=lambda name: hashlib.blake2b(name.encode()).digest())
+    held = set(names[: max(1, round(share * len(names)))]) if len(names) > 1 else set()
+    return [replace(clip, labels={**clip.labels, "split": "val" if group(clip) in held else "train"}) for clip in clips]
+
+
+def _is_sound(name: str) -> bool:
+    return name.lower().endswith(SOUNDS) and not name.startswith(".")
+
+
+def _id(clip: Clip) -> str:
+    return clip.id
+
+
+def subset(words: int | Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
+    """The words of the 35-, 30- or 10-word task, or those given; all must be among the words found."""
+    if isinstance(words, int):
+        if words not in SUBSETS:
+            raise ValueError(f"there are tasks of {', '.join(map(str, sorted(SUBSETS)))} words, none of {words}")
+        chosen = SUBSETS[words]
+    else:
+        chosen = tuple(words)
+    if missing := sorted(set(chosen) - set(found)):
+        hint = "; version 1 of the corpus has 30 words" if words == 35 else ""
+        raise ValueError(f"no clips of {', '.join(missing)} among the {len(found)} words found{hint}")
+    return chosen
+
+
+def word_clips(root: Path) -> Iterator[Clip]:
+    """Every word, with the official split, and the background noise."""
+    splits = official_splits(root)
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        if folder.name == NOISE_FOLDER:
+            for path in sound_files_in(folder):
+                yield Clip(path, f"{NOISE_FOLDER}/{path.name}", labels={"kind": "noise", "category": path.stem})
+        elif not folder.name.startswith(("_", ".")):
+            for path in sound_files_in(folder):
+                name = f"{folder.name}/{path.name}"
+                speaker = path.name.partition("_nohash_")[0].partition(".")[0]
+                split = splits.get(name, "train") if splits else hashed_split(speaker)
+                labels = {"kind": "word", "word": folder.name, "speaker": speaker, "split": split}
+                yield Clip(path, name, labels=labels)
+
+
+def official_splits(root: Path) -> dict[str, str]:
+    """Which clips the lists beside the words put into validation and testing; empty without lists."""
+    splits: dict[str, str] = {}
+    for name, split in LISTS.items():
+        path = root / name
+        if path.exists():
+            try:
+                lines = path.read_text(encoding="utf-8").split()
+            except UnicodeDecodeError as error:
+                raise AudioError(f"is not a list of clips: {error}", path) from error
+            splits |= dict.fromkeys(lines, split)
+    return splits
+
+
+def hashed_split(speaker: str, val: float = 10, test: float = 10) -> str:
+    """A split in percent that depends on the speaker alone: the rule by which the official lists were made."""
+    most = 2**27 - 1
+    percent = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
+    return "val" if percent < val else "test" if percent < val + test else "train"
+
+
+def paired_folders(root: Path) -> dict[str, dict[str, Path]]:
+    """Folders of pairs by set: ``{"testset": {"clean": …, "noisy": …}}``; those without a partner are left out."""
+    sets: dict[str, dict[str, Path]] = {}
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        if match := _PAIRED.match(folder.name):
+            sets.setdefault(match[2] or "", {})[match[1]] = folder
+    return {name: found for name, found in sets.items() if len(found) == 2}
+
+
+def paired_clips(root: Path, faults: Faults) -> Iterator[Clip]:
+    """Both halves of every pair. A file without its partner is a fault."""
+    for name, folders in paired_folders(root).items():
+        files = {kind: {path.stem: path for path in sound_files(folder)} for kind, folder in folders.items()}
+        for kind, other in (("clean", "noisy"), ("noisy", "clean")):
+            for stem in sorted(files[kind].keys() - files[other].keys()):
+                faults.add(AudioError(f"has no partner in {folders[other]}", files[kind][stem]))
+        stems = sorted(files["clean"].keys() & files["noisy"].keys())
+        training = "test" not in name
+        speakers = {speaker_of(files["clean"][stem]) for stem in stems}
+        held = set(VALIDATION_SPEAKERS) if speakers - set(VALIDATION_SPEAKERS) else set()
+        pairs = []
+        for stem in stems:
+            for kind in ("clean", "noisy"):
+                path = files[kind][stem]
+                labels = {"kind": kind, "speaker": speaker_of(path), "set": name}
+                labels["split"] = ("val" if labels["speaker"] in held else "train") if training else "test"
+                pairs.append(Clip(path, stem, labels=labels))
+        if training and not any(clip.labels["split"] == "val" for clip in pairs):
+            pairs = hold_out(pairs, _speaker, 0.05)
+        yield from pairs
+
+
+def pairs(corpus: Iterable[Clip]) -> list[tuple[Clip, Clip]]:
+    """(noisy, clean) of the same name in the same set; clips without a partner are left out."""
+    sides: dict[str, dict[tuple[str, str], Clip]] = {"clean": {}, "noisy": {}}
+    for clip in corpus:
+        kind = clip.labels.get("kind", "")
+        if kind in sides:
+            sides[kind][clip.labels.get("set", ""), clip.id] = clip
+    return [(noisy, sides["clean"][key]) for key, noisy in sides["noisy"].items() if key in sides["clean"]]
+
+
+def mixing_root(root: Path) -> tuple[Path, Path] | None:
+    """The folders of clean speech and of noise, here or below ``datasets`` or ``datasets_fullband``."""
+    for place in (root, root / "datasets_fullband", root / "datasets"):
+        if place.is_dir():
+            names = sorted(path for path in place.iterdir() if path.is_dir())
+            speech = [path for path in names if _SPEECH.match(path.name)]
+            noise = [path for path in names if _NOISE.match(path.name)]
+            if speech and noise:
+                return speech[0], noise[0]
+    return None
+
+
+def mixing_clips(speech: Path, noise: Path) -> Iterator[Clip]:
+    """Speech with the set it comes from (``vctk``, ``librivox`` or the name of its folder), and noise."""
+    voices = []
+    for path in sound_files(speech):
+        inner = path.relative_to(speech)
+        labels = {"kind": "speech", "speaker": speaker_of(path), "set": _set(inner)}
+        voices.append(Clip(path, inner.with_suffix("").as_posix(), labels=labels))
+    yield from hold_out(voices, _speaker)
+    noises = []
+    for path in sound_files(noise):
+        inner = path.relative_to(noise)
+        noises.append(Clip(path, inner.with_suffix("").as_posix(), labels={"kind": "noise", "set": "noise"}))
+    yield from hold_out(noises, _id)
+
+
+def _set(path: Path) -> str:
+    words = path.as_posix().lower()
+    if "vctk" in words:
+        return "vctk"
+    if "read_speech" in words or "librivox" in words or "book_" in words:
+        return "librivox"
+    return path.parts[0] if len(path.parts) > 1 else "speech"
+
+
+def _speaker(clip: Clip) -> str:
+    return clip.labels["speaker"]
+
+
+def subsets(root: Path) -> list[Path]:
+    """The subset folders (train-clean-100, dev-other …) here or in ``LibriSpeech``, or this folder if it is one."""
+    for place in (root, root / "LibriSpeech"):
+        if place.is_dir():
+            found = [path for path in sorted(place.iterdir()) if path.is_dir() and _split(path) and _texts(path)]
+            if found:
+                return found
+    return [root] if _split(root) and _texts(root) else []
+
+
+def librispeech_clips(root: Path, faults: Faults) -> Iterator[Clip]:
+    """Every utterance. One whose sound file is absent is a fault."""
+    for folder in subsets(root):
+        for texts in sorted(folder.glob("*/*/*.trans.txt")):
+            speaker, chapter = texts.parent.parent.name, texts.parent.name
+            here = {path.name for path in texts.parent.iterdir()}
+            for name, text in _lines(texts, " "):
+                path = texts.parent / f"{name}.flac"
+                if path.name not in here:
+                    faults.add(AudioError(f"no such file, though {texts.name} has its text", path))
+                    continue
+                labels = {"kind": "speech", "speaker": speaker, "chapter": chapter, "transcript": text}
+                labels |= {"subset": folder.name, "split": SPLITS[_split(folder)]}
+                yield Clip(path, name, labels=labels)
+
+
+def mls_folders(root: Path) -> list[Path]:
+    """The split folders that have a transcripts.txt."""
+    return [path.parent for path in sorted(root.glob(f"*/{TRANSCRIPTS}")) if path.parent.name in SPLITS]
+
+
+def mls_clips(root: Path) -> Iterator[Clip]:
+    """Every utterance of the texts. Ten million files are not looked for one by one: loading tells."""
+    for folder in mls_folders(root):
+        suffix = sound_suffix(folder / "audio")
+        for name, text in _lines(folder / TRANSCRIPTS, "\t"):
+            speaker, _, rest = name.partition("_")
+            path = folder / "audio" / speaker / rest.partition("_")[0] / f"{name}{suffix}"
+            labels = {"kind": "speech", "speaker": speaker, "transcript": text}
+            labels |= {"subset": folder.name, "split": SPLITS[folder.name]}
+            yield Clip(path, name, labels=labels)
+
+
+def _split(folder: Path) -> str:
+    name = folder.name.partition("-")[0]
+    return name if name in SPLITS else ""
+
+
+def _texts(folder: Path) -> bool:
+    return next(folder.glob("*/*/*.trans.txt"), None) is not None
+
+
+def sound_suffix(folder: Path) -> str:
+    """The suffix of the sound files below a folder, by the first that is found."""
+    for suffix in (".flac", ".opus", ".ogg", ".wav"):
+        if next(folder.glob(f"*/*/*{suffix}"), None) is not None:
+            return suffix
+    raise AudioError("has no SPEAKER/BOOK/*.flac or *.opus", folder)
+
+
+def _lines(path: Path, separator: str) -> Iterator[tuple[str, str]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                name, found, text = line.rstrip("\n").partition(separator)
+                if not found or not name or "/" in name:
+                    raise AudioError(f"line {number} is not a name and a text", path)
+                yield name, text.strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AudioError(f"cannot be read: {error}", path) from error
