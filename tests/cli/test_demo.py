@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from centaurus.audio import read
-from centaurus.cli import demo_planner
+from centaurus.cli import demo
 from tests.cli.run import run
 from tests.runtime.models import exported
 
 
 @pytest.fixture(autouse=True)
 def no_planner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_planner, "run", lambda quiet: {})  # it has a test of its own
+    monkeypatch.setattr(demo, "_plan_and_stream", lambda quiet: {})  # it has a test of its own
 
 
 def test_the_clip_is_what_its_list_of_words_says() -> None:

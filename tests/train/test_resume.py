@@ -191,7 +191,7 @@ def test_fingerprints_see_labels_lengths_and_content(words: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_training_with_their_code(words: Path, tmp_path: Path, number: int, code: int) -> None:
     """After the first step, which leaves a run to go on with."""
-    command = [sys.executable, "-m", "centaurus.cli", "train", "kws", *FEW, "steps=100000", "--data", str(words)]
+    command = [sys.executable, "-m", "centaurus", "train", "kws", *FEW, "steps=100000", "--data", str(words)]
     process = subprocess.Popen([*command, "--out", "run"], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     log = tmp_path / "run" / "log.jsonl"
     end = time.monotonic() + 180

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from centaurus.cli import output
-from centaurus.cli.names import check_file, network
+from centaurus.cli.networks import check_file, network
 
 if TYPE_CHECKING:
     from centaurus.layer import Layer

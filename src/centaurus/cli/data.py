@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from centaurus.cli import output, progress
+from centaurus.cli import output
 
 app = typer.Typer(no_args_is_help=True, help="Public corpora: where they come from, checked and laid out.")
 
@@ -34,7 +34,7 @@ def get(
     if downloads is not None and not downloads.is_dir():
         raise ValueError(f"--from {downloads}: there is no such folder")
     folder = out or Path(name)
-    with progress.bar(f"getting {name}", None) as moved:
+    with output.progress_bar(f"getting {name}", None) as moved:
         layout = sources.get(name, folder, downloads, moved)
     if json:
         output.show_json({"folder": str(folder), "layout": layout})

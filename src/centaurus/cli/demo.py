@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from centaurus.cli import demo_planner, faults, output
+from centaurus.cli import faults, output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from centaurus.decode import Keyword
 
 LATE = 0.6  # seconds after its end within which a word counts as found
+NETWORK, RATE = "hybrid", 16_000
 
 
 def demo(
@@ -35,7 +36,7 @@ def demo(
         results["spot"] = _spot(spotter, clips, json)
         results["transcribe"] = _write_down(recogniser, clips, json)
         if find_spec("torch") is not None:
-            results |= demo_planner.run(json)
+            results |= _plan_and_stream(json)
         if json:
             output.show_json(results)
 
@@ -164,3 +165,48 @@ def _spot(model: str, clips: dict[str, Path], quiet: bool) -> list[dict[str, Any
 def _confidence(found: list[Keyword], word: dict[str, Any]) -> float | None:
     near = [k for k in found if k.word == word["word"] and word["start"] <= k.time <= word["end"] + LATE]
     return max((k.confidence for k in near), default=None)
+
+
+def _plan_and_stream(quiet: bool) -> dict[str, Any]:
+    """Plan and train a layer for one step, then stream a denoiser piece by piece and compare with the whole."""
+    import torch
+
+    torch.manual_seed(0)
+    return {"layer": _layer(quiet), "network": _network(quiet)}
+
+
+def _layer(quiet: bool) -> dict[str, Any]:
+    import torch
+
+    import centaurus as ct
+
+    layer = ct.SSM("bottleneck", in_channels=16, out_channels=32, states=256, substates=16)
+    u = torch.randn(32, 16, 2048)
+    plan = layer.plan(batch=32, length=2048)
+    layer(u).square().mean().backward()
+    if not quiet:
+        output.show("A bottleneck layer, 16 to 32 channels with 256 × 16 states, at batch 32 × 2048 samples:\n")
+        output.show(f"{plan}\n")
+    return {"plan": plan.json()}
+
+
+def _network(quiet: bool) -> dict[str, Any]:
+    import torch
+
+    import centaurus as ct
+
+    net = ct.denoiser(NETWORK).eval()
+    report = ct.count(net, rate=RATE)
+    audio = torch.randn(1, 1, RATE)
+    with torch.inference_mode():
+        whole = net(audio)
+    live = ct.Stream(net)
+    pieces = [*(live(piece) for piece in audio.split(160, dim=-1)), live.flush()]
+    error = float((torch.cat(pieces, -1) - whole).abs().max() / whole.abs().max())
+    if not quiet:
+        output.show(
+            f"denoiser/{NETWORK} (not trained): {report.parameters:,} parameters, "
+            f"{report.flops_per_second / 1e6:.0f} MFLOPs/s, latency {1000 * net.hop / RATE:g} ms.\n"
+            f"One second in pieces of 10 ms differs from the whole signal at once by at most {error:.1e} of the peak."
+        )
+    return {"count": report.json(), "audio_seconds": 1.0, "relative_error": error}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centaurus.cli import faults, listening, output, progress
+from centaurus.cli import faults, listening, output
 
 if TYPE_CHECKING:
     from centaurus.runtime.denoise import Options, Report
@@ -116,7 +116,7 @@ def _files(
     results: dict[Job, Report | Exception] = {}
     try:
         what = f"denoising {f'{len(jobs)} files' if len(jobs) > 1 else jobs[0].source.name}"
-        with progress.bar(what, sum(listening.length(job.source) for job in jobs)) as heard:
+        with output.progress_bar(what, sum(listening.length(job.source) for job in jobs)) as heard:
             results.update(denoise_files(jobs, options, min(workers, len(jobs)), force, heard))
     finally:
         reports, errors = _show([results[job] for job in jobs if job in results], json)

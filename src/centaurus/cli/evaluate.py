@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from centaurus.cli import output, progress
-from centaurus.cli.names import check_file
+from centaurus.cli import output
+from centaurus.cli.networks import check_file
 
 if TYPE_CHECKING:
     from centaurus.evaluation.model import Evaluation, Model
@@ -35,11 +35,11 @@ def evaluate(
     from centaurus.evaluation.report import write
 
     judged = engine(model)
-    with progress.bar(f"measuring {Path(model).name}", None, "clips") as done:
+    with output.progress_bar(f"measuring {Path(model).name}", None, "clips") as done:
         report = measure(_counted(judged, done), data, split, limit, noise)
     written = write(report, out) if out is not None else []
     if others is not None:
-        with progress.bar("counting false alarms", None):
+        with output.progress_bar("counting false alarms", None):
             written += _live(judged, report, data, split, noise, others, out)
     if json:
         output.show_json(report.json())

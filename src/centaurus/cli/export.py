@@ -1,4 +1,4 @@
-"""``centaurus export``: a trained model as ONNX for the runtime without torch, or as C for devices."""
+"""``centaurus export`` and ``push``: a trained model as ONNX or C, and on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from centaurus.cli import output
-from centaurus.cli.names import check_file, network
+from centaurus.cli.networks import check_file, network
 
 
 def export(
@@ -90,3 +90,18 @@ def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bo
     output.show_table(["file", f"{weights} weights", "memory", "chunk", "off by"], rows)
     if any(one.difference is None for one in made.values()):
         output.note("there is no C compiler here (CC, cc, gcc, clang): the step was not compared with torch")
+
+
+def push(
+    model: Annotated[str, typer.Argument(help="A .safetensors or .onnx file, or a shipped model's name.")],
+    repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Made if it does not exist.")],
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
+) -> None:
+    """Upload a model to the Hugging Face Hub, with its card and its other form if they lie beside it.
+
+    Others then use it as hf:USER/MODEL. Needs the package huggingface_hub and its token (hf auth login).
+    """
+    from centaurus import hub
+
+    uploaded = hub.push(model, repository, private)
+    output.show(f"Uploaded {', '.join(uploaded)}: use it as hf:{repository.removeprefix('hf:')}")

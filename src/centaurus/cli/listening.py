@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import typer
 
-from centaurus.cli import faults, output, progress
+from centaurus.cli import faults, output
 
 if TYPE_CHECKING:
     from centaurus.runtime.io import Layout, Source
@@ -130,7 +130,7 @@ def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[flo
     """Every task in its turn. One that fails does not stop the others; the first one's code is the command's."""
     errors: list[Exception] = []
     total = sum(task.seconds() or 0.0 for task in tasks)
-    with progress.bar(what, total) as heard:
+    with output.progress_bar(what, total) as heard:
         for task in tasks:
             try:
                 run(task, heard)

@@ -18,11 +18,9 @@ from centaurus.cli import (
     networks,
     output,
     planning,
-    push,
     serve,
     spot,
     studio,
-    teacher,
     train,
     transcribe,
 )
@@ -39,14 +37,14 @@ app.command()(spot.spot)
 app.command()(transcribe.transcribe)
 app.command()(serve.serve)
 app.command()(train.train)
-app.command("teacher-logits")(teacher.teacher_logits)
+app.command("teacher-logits")(train.teacher_logits)
 app.command("eval")(evaluate.evaluate)
 app.add_typer(data.app, name="data")
 app.command()(networks.models)
 app.command()(networks.count)
 app.command()(networks.verify)
 app.command()(export.export)
-app.command()(push.push)
+app.command()(export.push)
 app.command()(bench.bench)
 app.command()(planning.plan)
 app.command()(planning.calibrate)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centaurus.cli import output, progress
-from centaurus.cli.names import check_file, network
+from centaurus.cli import output
 
 if TYPE_CHECKING:
+    from centaurus.layer import Layer
     from centaurus.verification import Verification
 
 Name = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, or a model file.")]
@@ -87,7 +88,7 @@ def verify(name: File, json: output.Json = False) -> None:
     """Measure the laws a network or an ONNX file must keep (pieces equal the whole); exit with 1 where one fails."""
     if not name.endswith(".onnx"):
         check_file(name)
-    with progress.bar(f"verifying {name}", None):
+    with output.progress_bar(f"verifying {name}", None):
         report = _verify_file(name) if name.endswith(".onnx") or _only_exported(name) else _verify_network(name)
     if json:
         output.show_json(report.json())
@@ -123,3 +124,25 @@ def _verify_file(name: str) -> Verification:
 
         extra = [Law(f"pieces = {beside.name} whole, in torch", difference(network(str(beside)), path), TOLERANCE)]
     return verify_file(path, extra)
+
+
+def network(name: str) -> Layer:
+    """``kws-hybrid-8``, ``denoiser/hybrid``, ``recognizer/base``, a model file or a shipped model's name."""
+    check_file(name)
+    from centaurus.models import build, load, shipped
+    from centaurus.system import HUB
+
+    file = Path(name).is_file() or name.endswith(".safetensors")
+    return load(name) if file or name.startswith(HUB) or name in shipped() else build(name)
+
+
+def check_file(name: str) -> None:
+    """Refuse a file that is not there or not a model that torch reads: before torch is imported, which takes long."""
+    from centaurus.runtime.modelfile import SUFFIX, WEIGHTS, SessionError, check_kind, shipped_models
+
+    path = Path(name)
+    if path.is_file():
+        check_kind(path, (WEIGHTS,))
+    elif path.suffix in (WEIGHTS, SUFFIX):
+        known = ", ".join(shipped_models())
+        raise SessionError(f"there is no model file {name!r:.200}, and no shipped model of that name ({known})")

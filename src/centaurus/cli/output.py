@@ -1,10 +1,11 @@
-"""How commands speak: text and tables for people, JSON for programs, errors as one message."""
+"""What commands print: text, tables and progress bars for people, JSON for programs, errors as one message."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -47,6 +48,33 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequ
     for row in rows:
         table.add_row(*row)
     _Piped(highlight=False, markup=False, emoji=False).print(table)
+
+
+@contextmanager
+def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Callable[[float], object]]:
+    """Yield a function that moves the bar by an amount.
+
+    Without a total the bar shows that something happens, and with a ``unit`` how many of them are done.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda amount: None
+        return
+    columns = [TextColumn("{task.description}"), BarColumn(20)]
+    if total:
+        columns += [TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn()]
+    elif unit:
+        columns += [TextColumn(f"{{task.completed:.0f}} {unit}"), TimeElapsedColumn()]
+    else:
+        columns += [TimeElapsedColumn()]
+    # Results on the same terminal are printed above the bar; elsewhere standard output stays as it is.
+    shown = Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty())
+    with shown:
+        task = shown.add_task(what, total=total or None)
+        yield lambda amount: shown.advance(task, amount)
 
 
 def note(message: object) -> None:

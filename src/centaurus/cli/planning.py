@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from centaurus.cli import output, progress
-from centaurus.cli.names import check_file, is_topology, network, planned_layers
+from centaurus.cli import output
+from centaurus.cli.networks import check_file, network
 
 if TYPE_CHECKING:
+    from centaurus.layer import Layer
     from centaurus.planner import Plan
     from centaurus.ssm import SSM
     from centaurus.ssm.layer import TopologyName
@@ -160,7 +163,7 @@ def calibrate(
         raise ValueError(f"--device is cpu or cuda, got {device!r}")
     kinds: list[int | str] = ["cuda"] if device == "cuda" else [*sorted({1, os.cpu_count() or 1})]
     measured: dict[int | str, dict[str, Any]] = {}
-    with progress.bar("measuring this machine, about ten seconds for each number of threads", None):
+    with output.progress_bar("measuring this machine, about ten seconds for each number of threads", None):
         for kind in kinds:
             found = measure_gpu() if isinstance(kind, str) else measure(kind)
             found.write(Device.path(kind))
@@ -180,3 +183,27 @@ def _threads(count: int) -> str:
 
 def _rate(value: object, unit: str) -> str:
     return f"{value:.3g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()
+
+
+def is_topology(name: str) -> bool:
+    """Whether a layer of that name stands for one of the equations."""
+    from centaurus.ssm import EQUATIONS
+
+    return name in EQUATIONS
+
+
+def planned_layers(net: Layer, batch: int, length: int) -> list[tuple[str, Plan]]:
+    """Every SSM layer of a network with its plan, at the length the signal has there."""
+    hops = -(-length // net.hop)
+    return list(_planned("", net, batch, Fraction(hops * net.hop)))
+
+
+def _planned(name: str, layer: Layer, batch: int, length: Fraction) -> Iterator[tuple[str, Plan]]:
+    from centaurus.nn.containers import Composite
+    from centaurus.ssm import SSM
+
+    if isinstance(layer, SSM):
+        yield name, layer.plan(batch=batch, length=int(length))
+    elif isinstance(layer, Composite):
+        for part in layer.parts():
+            yield from _planned(f"{name}.{part.name}".lstrip("."), part.layer, batch, length * part.ratio)

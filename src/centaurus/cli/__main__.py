@@ -1,5 +1,0 @@
-"""``python -m centaurus.cli``."""
-
-from centaurus.cli import start
-
-start()
