@@ -19,6 +19,7 @@ trains as long as an idle one.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -125,7 +126,7 @@ class Training:
         """One update; the losses without their weights."""
         falling = self.falling
         set_rate(
-            self.optimizer, LR * min(1.0, (self.step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * min(1.0, falling)))
+            self.optimizer, LR * min(1.0, (self.step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
         )
         late = int(self.net.delay)  # the output belongs to the input that many samples ago
         with torch.autocast("cpu", torch.bfloat16, enabled=self.rounded):
