@@ -27,15 +27,15 @@ def push(model: str | os.PathLike[str], repository: str, private: bool = False) 
     stored, or ``HF_TOKEN``.
     """
     hub = extra("huggingface_hub")
-    found = find_files(model)
+    sources = find_files(model)
     name = repository.removeprefix(HUB)
     with tempfile.TemporaryDirectory(prefix="centaurus-") as folder:
-        for target, source in found.items():
+        for target, source in sources.items():
             shutil.copyfile(source, Path(folder) / target)
         api = hub.HfApi()
         api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Upload {Path(model).stem}")
-    return sorted(found)
+    return sorted(sources)
 
 
 def find_files(model: str | os.PathLike[str]) -> dict[str, Path]:
@@ -46,7 +46,7 @@ def find_files(model: str | os.PathLike[str]) -> dict[str, Path]:
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: a model is a {' or '.join(SUFFIXES)} file")
     beside = {f"{STEM}{suffix}": path.with_suffix(suffix) for suffix in SUFFIXES}
-    found = {name: file for name, file in beside.items() if file.is_file()}
+    present = {name: file for name, file in beside.items() if file.is_file()}
     cards = [path.with_name(card.format(stem=path.stem)) for card in CARDS]
     card = next((card for card in cards if card.is_file()), None)
-    return found if card is None else found | {"README.md": card}
+    return present if card is None else present | {"README.md": card}

@@ -44,13 +44,13 @@ def make_case(layer: Layer, channels: int, batch: int = 2, hops: int | None = No
     return Case(copy.deepcopy(unused), unused, signal, seed)
 
 
-def relative_error(given: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
-    """Return the largest difference over the largest wanted value; infinity for another shape, NaN or infinity."""
-    if given.shape != wanted.shape:
+def relative_error(actual: Tensor, expected: Tensor, floor: float = 1e-30) -> float:
+    """Return the largest difference over the largest expected value; infinity for another shape, NaN or infinity."""
+    if actual.shape != expected.shape:
         return float("inf")
-    if wanted.numel() == 0:
+    if expected.numel() == 0:
         return 0.0
-    error = (given.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp_min(floor)
+    error = (actual.double() - expected.double()).abs().max() / expected.double().abs().max().clamp_min(floor)
     return float(error) if torch.isfinite(error) else float("inf")
 
 
@@ -63,40 +63,40 @@ def splits(hops: int, seed: int = 0) -> list[list[int]]:
         [hops - hops // 2] + [hops // 2] * (hops > 1),
         [b - a for a, b in zip([0, *cuts], [*cuts, hops], strict=True)],
     ]
-    return list({tuple(way): way for way in ways}.values())
+    return list({tuple(sizes): sizes for sizes in ways}.values())
 
 
-def run(layer: Layer, u: Tensor, way: Sequence[int] | None = None) -> Tensor:
-    """Return the output for the whole signal, or piece by piece: ``way`` is the size of each piece in hops."""
-    if way is None:
+def run(layer: Layer, u: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
+    """Return the output for the whole signal, or piece by piece: ``sizes`` is the size of each piece in hops."""
+    if sizes is None:
         return layer(u)
     outputs, state = [], layer.init_state(u.shape[0])
-    for piece in u.split([size * layer.hop for size in way], dim=-1):
+    for piece in u.split([size * layer.hop for size in sizes], dim=-1):
         y, state = layer.step(piece, state)
         outputs.append(y)
     return torch.cat(outputs, dim=-1)
 
 
 @torch.no_grad()
-def values(layer: Layer, u: Tensor, seed: int, way: Sequence[int] | None = None) -> list[Tensor]:
+def values(layer: Layer, u: Tensor, seed: int, sizes: Sequence[int] | None = None) -> list[Tensor]:
     """Return the output."""
-    return [run(layer, u, way)]
+    return [run(layer, u, sizes)]
 
 
-def gradients(layer: Layer, u: Tensor, seed: int, way: Sequence[int] | None = None) -> list[Tensor]:
+def gradients(layer: Layer, u: Tensor, seed: int, sizes: Sequence[int] | None = None) -> list[Tensor]:
     """Return the gradients of a random projection of the output: that of the input, then of each parameter."""
     u = u.clone().requires_grad_()
     learned = [u, *(p for p in layer.parameters() if p.requires_grad)]
-    y = run(layer, u, way)
+    y = run(layer, u, sizes)
     weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64).to(y)
-    found = torch.autograd.grad((y * weights).sum(), learned, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(learned, found, strict=True)]
+    grads = torch.autograd.grad((y * weights).sum(), learned, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(learned, grads, strict=True)]
 
 
-def worst_error(given: list[Tensor], wanted: list[Tensor]) -> float:
+def worst_error(actual: list[Tensor], expected: list[Tensor]) -> float:
     """Return the worst relative error; tensors below 1e-3 of the largest are compared with that instead."""
-    floor = 1e-3 * max((float(x.abs().max()) for x in wanted if x.numel()), default=0.0)
-    return max(relative_error(x, y, max(floor, 1e-30)) for x, y in zip(given, wanted, strict=True))
+    floor = 1e-3 * max((float(x.abs().max()) for x in expected if x.numel()), default=0.0)
+    return max(relative_error(x, y, max(floor, 1e-30)) for x, y in zip(actual, expected, strict=True))
 
 
 def split(what: str, find: Callable[..., list[Tensor]], dtype: torch.dtype, tolerance: float) -> Check:
@@ -109,7 +109,7 @@ def split(what: str, find: Callable[..., list[Tensor]], dtype: torch.dtype, tole
         layer, u, seed = copy.deepcopy(case.layer).to(dtype), case.signal.to(dtype), case.seed
         whole = find(layer, u, seed)
         rounding = worst_error(whole, find(case.layer, case.signal, seed)) if dtype != torch.float64 else 0.0
-        worst = max(worst_error(find(layer, u, seed, way), whole) for way in splits(u.shape[-1] // layer.hop, seed))
+        worst = max(worst_error(find(layer, u, seed, sizes), whole) for sizes in splits(u.shape[-1] // layer.hop, seed))
         return Law(f"pieces equal the whole: {what}", worst, max(tolerance, 10 * rounding))
 
     return law
@@ -185,12 +185,12 @@ def rows_reset(case: Case) -> Law:
     half = u.shape[-1] // layer.hop // 2 * layer.hop
     first, second = u[..., :half], u[..., half:]
     _, state = layer.step(first, layer.init_state(u.shape[0]))
-    going, fresh = layer.step(second, state)[0], layer.step(second)[0]
+    going, restarted = layer.step(second, state)[0], layer.step(second)[0]
     worst = 0.0
     for row in range(u.shape[0]):
-        wanted = going.clone()
-        wanted[row] = fresh[row]
-        worst = max(worst, relative_error(layer.step(second, reset(state, [row]))[0], wanted))
+        expected = going.clone()
+        expected[row] = restarted[row]
+        worst = max(worst, relative_error(layer.step(second, reset(state, [row]))[0], expected))
     return Law("a reset changes only its rows", worst, TIGHT)
 
 
@@ -222,8 +222,8 @@ def any_layout(case: Case) -> Law:
 def every_parameter_learns(case: Case) -> Law:
     """With random parameters, every parameter tensor gets a finite gradient that is not zero."""
     layer = randomized(case.layer, case.seed)
-    found = gradients(layer, case.signal, case.seed)
-    silent = sum(not bool(torch.isfinite(g).all()) or float(g.abs().max()) == 0 for g in found)
+    grads = gradients(layer, case.signal, case.seed)
+    silent = sum(not bool(torch.isfinite(g).all()) or float(g.abs().max()) == 0 for g in grads)
     return Law("every parameter gets a gradient", silent, 0)
 
 

@@ -42,10 +42,10 @@ class Layer(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Return the sizes and options that ``repr`` shows."""
         try:
-            given = self.arguments()
+            arguments = self.arguments()
         except TypeError:
             return ""
-        return ", ".join(f"{name}={x}" for name, x in given.items() if not isinstance(x, nn.Module | Mapping))
+        return ", ".join(f"{name}={x}" for name, x in arguments.items() if not isinstance(x, nn.Module | Mapping))
 
     def frames(self, samples: int) -> int:
         """Return the number of output frames for ``samples`` input samples."""
@@ -128,10 +128,10 @@ def check_state(state: State, like: State, u: Tensor, path: str = "state") -> No
     """Raise unless a state has the structure, shapes and dtype of ``like``."""
     if isinstance(like, tuple):
         if not isinstance(state, tuple) or len(state) != len(like):
-            given = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise ValueError(f"{path} should be a tuple of {len(like)} as init_state gives it, got {given}")
-        for position, (inner, wanted) in enumerate(zip(state, like, strict=True)):
-            check_state(inner, wanted, u, f"{path}[{position}]")
+            got = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
+            raise ValueError(f"{path} should be a tuple of {len(like)} as init_state gives it, got {got}")
+        for position, (inner, expected) in enumerate(zip(state, like, strict=True)):
+            check_state(inner, expected, u, f"{path}[{position}]")
         return
     if not isinstance(state, Tensor):
         raise ValueError(f"{path} should be a tensor of shape {tuple(like.shape)}, got {type(state).__name__}")

@@ -119,8 +119,8 @@ def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
 def shipped_models(suffix: str) -> list[str]:
     """Return the names of the models that come with the package as files of this kind, such as ``.onnx``."""
     folder = files("centaurus") / "pretrained"
-    found = [x.name for x in folder.iterdir()] if folder.is_dir() else []
-    return sorted(name.removesuffix(suffix) for name in found if name.endswith(suffix))
+    names = [x.name for x in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
 
 
 def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
@@ -208,13 +208,13 @@ def install_command(name: str) -> str:
         return f"pip install {' '.join(_packages(name))}"
     if origin is None:
         return f"pip install 'centaurus-ssm[{name}]'"
-    found = json.loads(origin)
-    if "vcs_info" in found:
-        return f"pip install 'centaurus-ssm[{name}] @ {found['vcs_info']['vcs']}+{found['url']}'"
-    folder = Path(url2pathname(urlsplit(found["url"]).path))
+    source = json.loads(origin)
+    if "vcs_info" in source:
+        return f"pip install 'centaurus-ssm[{name}] @ {source['vcs_info']['vcs']}+{source['url']}'"
+    folder = Path(url2pathname(urlsplit(source["url"]).path))
     if not (folder / "pyproject.toml").is_file():
         return f"pip install {' '.join(_packages(name))}"
-    editable = "-e " if found.get("dir_info", {}).get("editable") else ""
+    editable = "-e " if source.get("dir_info", {}).get("editable") else ""
     return f"pip install {editable}'{folder}[{name}]'"
 
 

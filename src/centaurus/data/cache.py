@@ -42,9 +42,9 @@ def open_pack(
     rows = read_index(folder / INDEX)
     for row in rows:
         row.setdefault("kind", _kind(row))
-    for label, wanted in (("split", splits), ("kind", kinds)):
-        if wanted is not None:
-            chosen = set(wanted)
+    for label, allowed in (("split", splits), ("kind", kinds)):
+        if allowed is not None:
+            chosen = set(allowed)
             rows = [row for row in rows if row.get(label) in chosen]
     files = sorted({row["file"] for row in rows})
     target = cache_folder(cache)
@@ -59,11 +59,11 @@ def open_pack(
         decoded = dict(zip(files, pool.map(prepare, files), strict=True))
     clips = []
     for row in rows:
-        found = decoded[row["file"]]
-        if isinstance(found, AudioError):
-            faults.add(found)
+        result = decoded[row["file"]]
+        if isinstance(result, AudioError):
+            faults.add(result)
             continue
-        path, frames, rate = found
+        path, frames, rate = result
         clip = _clip(row, folder.name, path, rate)
         if clip.frames < 1 or clip.start < 0 or clip.start + clip.frames > frames:
             end = clip.start + clip.frames
@@ -214,11 +214,11 @@ def measured(corpus: Corpus) -> Corpus:
             return error
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(measure, corpus, chunksize=_CHUNK))
-    for item in found:
+        results = list(pool.map(measure, corpus, chunksize=_CHUNK))
+    for item in results:
         if isinstance(item, AudioError):
             corpus.faults.add(item)
-    return corpus.of(item for item in found if isinstance(item, Clip))
+    return corpus.of(item for item in results if isinstance(item, Clip))
 
 
 def frames_at_rate(corpus: Corpus) -> list[int]:
@@ -236,14 +236,14 @@ def _decode(corpus: Corpus, facts: dict[str, Any]) -> Iterator[NDArray[np.int16]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for first in range(0, len(corpus), _CHUNK):
-            for found in pool.map(decode, corpus.clips[first : first + _CHUNK]):
-                if isinstance(found, AudioError):
-                    corpus.faults.add(found)
-                    facts["faults"][str(found.path)] = found.reason
+            for result in pool.map(decode, corpus.clips[first : first + _CHUNK]):
+                if isinstance(result, AudioError):
+                    corpus.faults.add(result)
+                    facts["faults"][str(result.path)] = result.reason
                     facts["frames"].append(0)
                 else:
-                    facts["frames"].append(len(found))
-                    yield found
+                    facts["frames"].append(len(result))
+                    yield result
 
 
 def _from_cache(corpus: Corpus, sound: Path, facts: dict[str, Any]) -> Corpus:

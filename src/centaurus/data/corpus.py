@@ -92,9 +92,9 @@ class Corpus:
 
     def where(self, **labels: str | tuple[str, ...]) -> Corpus:
         """The clips with these labels; several values of a label as a tuple."""
-        wanted = {key: (value,) if isinstance(value, str) else value for key, value in labels.items()}
+        allowed = {key: (value,) if isinstance(value, str) else value for key, value in labels.items()}
         return self.of(
-            clip for clip in self.clips if all(clip.labels.get(key) in values for key, values in wanted.items())
+            clip for clip in self.clips if all(clip.labels.get(key) in values for key, values in allowed.items())
         )
 
     def split(self, *names: str) -> Corpus:
@@ -208,11 +208,11 @@ def fingerprints(corpora: Iterable[Corpus]) -> dict[str, str]:
 
     Not from all of it: a large corpus would be read once more at every start. Files may move to another folder.
     """
-    found: dict[str, set[str]] = {}
+    digests: dict[str, set[str]] = {}
     for corpus in corpora:
         for clip in corpus:
-            found.setdefault(clip.id, set()).add(_fingerprint(clip))
-    return {name: digests.pop() if len(digests) == 1 else _hash(*sorted(digests)) for name, digests in found.items()}
+            digests.setdefault(clip.id, set()).add(_fingerprint(clip))
+    return {name: digests.pop() if len(digests) == 1 else _hash(*sorted(digests)) for name, digests in digests.items()}
 
 
 def _fingerprint(clip: Clip) -> str:

@@ -84,8 +84,8 @@ class Index:
         ]
         self._letters = np.memmap(source.texts, np.uint8, "r") if source.texts.stat().st_size else np.zeros(0, np.uint8)
         self._first = [0, *accumulate(len(columns["frames"]) for columns in self._columns)]
-        found = [json.loads((folder / rows / "facts.json").read_text()) for folder in folders]
-        self.facts = Facts(**{key: sum(facts[key] for facts in found) for key in Facts.__dataclass_fields__})
+        parts = [json.loads((folder / rows / "facts.json").read_text()) for folder in folders]
+        self.facts = Facts(**{key: sum(facts[key] for facts in parts) for key in Facts.__dataclass_fields__})
 
     def __len__(self) -> int:
         return self._first[-1]
@@ -221,14 +221,14 @@ class _Measured:
 
         parts = [names[k : k + NAMES] for k in range(0, len(names), NAMES)]
         with ThreadPoolExecutor(READERS) as pool:
-            found = np.array(
+            lengths = np.array(
                 [n for part in pool.map(lambda own: list(map(frames, own)), parts) for n in part], np.int32
             )
         folder.mkdir(parents=True, exist_ok=True)
         _save(folder / "starts", starts + begin)
         _save(folder / "ends", ends + begin)
         _save(folder / "names", (tabs - starts).astype(np.uint16))
-        _save(folder / "frames", found)
+        _save(folder / "frames", lengths)
         _write_json(folder / "faults.json", faults)
         (folder / "done").touch()
 
@@ -266,15 +266,15 @@ class _Packed:
         held = _held_out(self.held_out, self.limit)
         starts = columns["starts"] + columns["names"] + 1 - begin
         ends = columns["ends"] - begin
-        found: list[int] = []
+        leaks: list[int] = []
         first = 0
         while first < len(starts):
             last = max(first + 1, int(np.searchsorted(ends, starts[first] + LEAK_BYTES)))
             at = int(starts[first])
             part = letters[at : int(ends[last - 1])]
-            found += [first + k for k in held.leaks(part, starts[first:last] - at, ends[first:last] - at)]
+            leaks += [first + k for k in held.leaks(part, starts[first:last] - at, ends[first:last] - at)]
             first = last
-        return found
+        return leaks
 
 
 _HELD: dict[tuple[int, float], HeldOut] = {}
@@ -337,8 +337,8 @@ def _columns(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    found: NDArray[Any] = np.load(path.with_suffix(".npy"), mmap_mode="r")
-    return found
+    column: NDArray[Any] = np.load(path.with_suffix(".npy"), mmap_mode="r")
+    return column
 
 
 def _save(path: Path, column: NDArray[Any]) -> None:

@@ -95,10 +95,10 @@ def open_corpus(
     """
     layout, root, faults = recognise(folder), Path(folder), Faults(on_fault)
     if layout == "pack":
-        found = [open_pack(path, cache, splits, kinds, on_fault) for path in packs(root)]
-        for corpus in found:
+        packed = [open_pack(path, cache, splits, kinds, on_fault) for path in packs(root)]
+        for corpus in packed:
             faults.found |= corpus.faults.found
-        clips = [clip for corpus in found for clip in corpus]
+        clips = [clip for corpus in packed for clip in corpus]
     elif layout == "librispeech":
         clips = list(librispeech_clips(root, faults))
     elif layout == "mls":
@@ -113,8 +113,8 @@ def open_corpus(
     corpus = Corpus(layout, tuple(clips), rate, faults)
     if splits is not None:
         # Background noise belongs to every split.
-        wanted = {*splits}
-        corpus = corpus.of(clip for clip in corpus if clip.labels.get("split", next(iter(wanted), "")) in wanted)
+        chosen = {*splits}
+        corpus = corpus.of(clip for clip in corpus if clip.labels.get("split", next(iter(chosen), "")) in chosen)
     if kinds is not None:
         corpus = corpus.where(kind=tuple(kinds))
     return replace(corpus, faults=faults)
@@ -124,8 +124,8 @@ def sound_files(folder: Path) -> Iterator[Path]:
     """Every sound file below a folder, no pipe or device, in an order that does not depend on the disk."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
-        found = (Path(place, name) for name in sorted(names) if _is_sound(name))
-        yield from (path for path in found if path.is_file())
+        paths = (Path(place, name) for name in sorted(names) if _is_sound(name))
+        yield from (path for path in paths if path.is_file())
 
 
 def sound_files_in(folder: Path) -> Iterator[Path]:
@@ -137,8 +137,8 @@ def sound_files_in(folder: Path) -> Iterator[Path]:
 
 def speaker_of(path: Path) -> str:
     """Who speaks, from the name of the file; otherwise the folder stands for the speaker."""
-    found = _SPEAKER.search(path.stem)
-    return (found[1] or found[2]) if found else path.parent.name
+    match = _SPEAKER.search(path.stem)
+    return (match[1] or match[2]) if match else path.parent.name
 
 
 def hold_out(clips: Iterable[Clip], group: Callable[[Clip], str], share: float = 0.02) -> list[Clip]:
@@ -160,17 +160,17 @@ def _id(clip: Clip) -> str:
     return clip.id
 
 
-def subset(words: int | Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
-    """The words of the 35-, 30- or 10-word task, or those given; all must be among the words found."""
+def subset(words: int | Sequence[str], available: Sequence[str]) -> tuple[str, ...]:
+    """The words of the 35-, 30- or 10-word task, or those given; all must be among the words available."""
     if isinstance(words, int):
         if words not in SUBSETS:
             raise ValueError(f"there are tasks of {', '.join(map(str, sorted(SUBSETS)))} words, none of {words}")
         chosen = SUBSETS[words]
     else:
         chosen = tuple(words)
-    if missing := sorted(set(chosen) - set(found)):
+    if missing := sorted(set(chosen) - set(available)):
         hint = "; version 1 of the corpus has 30 words" if words == 35 else ""
-        raise ValueError(f"no clips of {', '.join(missing)} among the {len(found)} words found{hint}")
+        raise ValueError(f"no clips of {', '.join(missing)} among the {len(available)} words available{hint}")
     return chosen
 
 
@@ -217,7 +217,7 @@ def paired_folders(root: Path) -> dict[str, dict[str, Path]]:
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         if match := _PAIRED.match(folder.name):
             sets.setdefault(match[2] or "", {})[match[1]] = folder
-    return {name: found for name, found in sets.items() if len(found) == 2}
+    return {name: pair for name, pair in sets.items() if len(pair) == 2}
 
 
 def paired_clips(root: Path, faults: Faults) -> Iterator[Clip]:
@@ -297,9 +297,9 @@ def subsets(root: Path) -> list[Path]:
     """The subset folders (train-clean-100, dev-other …) here or in ``LibriSpeech``, or this folder if it is one."""
     for place in (root, root / "LibriSpeech"):
         if place.is_dir():
-            found = [path for path in sorted(place.iterdir()) if path.is_dir() and _split(path) and _texts(path)]
-            if found:
-                return found
+            folders = [path for path in sorted(place.iterdir()) if path.is_dir() and _split(path) and _texts(path)]
+            if folders:
+                return folders
     return [root] if _split(root) and _texts(root) else []
 
 
@@ -357,8 +357,8 @@ def _lines(path: Path, separator: str) -> Iterator[tuple[str, str]]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                name, found, text = line.rstrip("\n").partition(separator)
-                if not found or not name or "/" in name:
+                name, separated, text = line.rstrip("\n").partition(separator)
+                if not separated or not name or "/" in name:
                     raise AudioError(f"line {number} is not a name and a text", path)
                 yield name, text.strip()
     except (OSError, UnicodeDecodeError) as error:

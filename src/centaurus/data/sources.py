@@ -185,15 +185,15 @@ def _archive(
 def _check(path: Path, archive: Archive, moved: Callable[[float], object]) -> None:
     if not archive.checksum:
         return
-    kind, _, wanted = archive.checksum.partition(":")
+    kind, _, published = archive.checksum.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
     with path.open("rb") as file:
         while data := file.read(CHUNK):
             digest.update(data)
             moved(len(data))
-    if digest.hexdigest() != wanted:
+    if digest.hexdigest() != published:
         raise SourceError(
-            f"{path}: is damaged or another file: its {kind} is {digest.hexdigest()}, published is {wanted} "
+            f"{path}: is damaged or another file: its {kind} is {digest.hexdigest()}, published is {published} "
             f"({path.stat().st_size:,} bytes)"
         )
 

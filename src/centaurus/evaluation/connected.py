@@ -32,8 +32,8 @@ def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0)
         phrases = Phrases(known, noise, how, limit or COUNT, fixed=1)
         for index in range(phrases.size()):
             x, said = phrases.phrase(index, rng)
-            found = greedy(model.run(x), vocabulary, seconds)
-            report.rows.append({"condition": name, **_row(f"{name} {index}", found, said, model.rate)})
+            recognised = greedy(model.run(x), vocabulary, seconds)
+            report.rows.append({"condition": name, **_row(f"{name} {index}", recognised, said, model.rate)})
     for name in CONDITIONS:
         mine = [row for row in report.rows if row["condition"] == name]
         report.groups.append({"condition": name, "phrases": len(mine), **_figures(mine)})
@@ -43,38 +43,38 @@ def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0)
     return report
 
 
-def _row(label: str, found: list[Word], said: list[Spoken], rate: int) -> dict[str, Any]:
-    texts = [word.text for word in found], [spoken.word for spoken in said]
+def _row(label: str, words: list[Word], said: list[Spoken], rate: int) -> dict[str, Any]:
+    texts = [word.text for word in words], [spoken.word for spoken in said]
     off = [
-        (word.start - spoken.start / rate, word.end - spoken.end / rate) for word, spoken in _same(found, said, rate)
+        (word.start - spoken.start / rate, word.end - spoken.end / rate) for word, spoken in _same(words, said, rate)
     ]
     transcript, reference = map(" ".join, texts)
     rates = {"wer": audio.word_errors(transcript, reference).rate, "cer": audio.char_errors(transcript, reference).rate}
     return {"id": label, "reference": reference, "transcript": transcript, **rates, "off": off}
 
 
-def _same(found: list[Word], said: list[Spoken], rate: int) -> list[tuple[Word, Spoken]]:
+def _same(words: list[Word], said: list[Spoken], rate: int) -> list[tuple[Word, Spoken]]:
     """Match recognised words with spoken ones by the fewest edits; of equal alignments, the closest in time."""
     best: dict[tuple[int, int], tuple[float, list[tuple[Word, Spoken]]]] = {}
-    for i in range(len(found) + 1):
+    for i in range(len(words) + 1):
         for j in range(len(said) + 1):
             options: list[tuple[float, list[tuple[Word, Spoken]]]] = [(0.0, [])] if i == j == 0 else []
             options += [(cost + 1, pairs) for cost, pairs in (best[k] for k in ((i - 1, j), (i, j - 1)) if k in best)]
             if i and j:
-                word, spoken = found[i - 1], said[j - 1]
+                word, spoken = words[i - 1], said[j - 1]
                 cost, pairs = best[i - 1, j - 1]
                 far = min(abs(word.end - spoken.end / rate), 10.0)
                 same = word.text == spoken.word
                 options.append((cost + 1e-3 * far, [*pairs, (word, spoken)]) if same else (cost + 1, pairs))
             best[i, j] = min(options, key=lambda option: option[0])
-    return best[len(found), len(said)][1]
+    return best[len(words), len(said)][1]
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     texts = [[row[key] for row in rows] for key in ("transcript", "reference")]
-    found: dict[str, float] = {"wer": audio.word_errors(*texts).rate, "cer": audio.char_errors(*texts).rate}
+    figures: dict[str, float] = {"wer": audio.word_errors(*texts).rate, "cer": audio.char_errors(*texts).rate}
     off = np.array([pair for row in rows for pair in row["off"]]).reshape(-1, 2)
     if len(off):
         start, end = 1000 * np.abs(off).mean(0)
-        found |= {"start_ms": float(start), "end_ms": float(end)}
-    return found
+        figures |= {"start_ms": float(start), "end_ms": float(end)}
+    return figures

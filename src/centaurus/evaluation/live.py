@@ -156,8 +156,8 @@ def compose(
 
 def score(push: Push, spotting: Spotting, stream: Iterable[Samples]) -> Scores:
     """Return the scores (words, frames) of a stream, continuous over all its pieces."""
-    found = [spotting.scores(push(piece)) for clip in stream for piece in _pieces(clip)]
-    return np.concatenate(found, axis=1)
+    scores = [spotting.scores(push(piece)) for clip in stream for piece in _pieces(clip)]
+    return np.concatenate(scores, axis=1)
 
 
 def _pieces(clip: Samples) -> Iterator[Samples]:
@@ -233,14 +233,14 @@ def score_others(push: Push, spotting: Spotting, others: Corpus) -> Others:
     """Return the scores of all clips of a corpus, in one stream."""
     if not len(others):
         raise ValueError(f"the {others.name} corpus has no clips to count false alarms in")
-    found, ends, samples = [], [], 0
+    scores, ends, samples = [], [], 0
     for clip in others:
         x = others.load(clip)
-        found.append(score(push, spotting, [x]))
+        scores.append(score(push, spotting, [x]))
         samples += len(x)
         ends.append(samples / others.rate)
     transcripts = [clip.labels.get("transcript", "") for clip in others]
-    return Others(np.concatenate(found, axis=1), ends[-1] / 3600, spotting.seconds, ends, transcripts)
+    return Others(np.concatenate(scores, axis=1), ends[-1] / 3600, spotting.seconds, ends, transcripts)
 
 
 def says(transcript: str, words: Sequence[str]) -> bool:

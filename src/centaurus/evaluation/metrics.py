@@ -52,8 +52,8 @@ def _recognition(model: Model, folder: Path, split: str | None, limit: int, nois
     if words is not None:
         find = find_clips if noise is None else clips
         return connected(model, words, find(noise or folder, ("noise",), model.rate, split), limit)
-    found = clips(folder, ("speech",), model.rate, split)
-    return speech(model, found.of(clip for clip in found if clip.labels.get("transcript")), limit)
+    corpus = clips(folder, ("speech",), model.rate, split)
+    return speech(model, corpus.of(clip for clip in corpus if clip.labels.get("transcript")), limit)
 
 
 def _denoising(model: Model, folder: Path, split: str | None, limit: int, noise: Path | None) -> Evaluation:
@@ -62,10 +62,10 @@ def _denoising(model: Model, folder: Path, split: str | None, limit: int, noise:
 
 def clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus:
     """Return the clips of ``find_clips``; raise ValueError if there are none."""
-    found = find_clips(folder, kinds, rate, split)
-    if found is None:
+    corpus = find_clips(folder, kinds, rate, split)
+    if corpus is None:
         raise ValueError(f"{folder} has no {' or '.join(kinds)} clips to evaluate on")
-    return found
+    return corpus
 
 
 def find_clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus | None:
@@ -74,18 +74,18 @@ def find_clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | Non
     They are those of ``split`` if given, else of ``test``, else of ``val``, else all clips of a folder without splits.
     """
     for name in (split,) if split else ("test", "val"):
-        found = open_corpus(folder, (name,), kinds, rate)
-        if any("split" in clip.labels for clip in found):
-            return found
-    found = open_corpus(folder, None, kinds, rate)
-    known = found.values("split")
-    if not found.clips and found.name == "pack" and len(found.faults):  # whose faults are those of these kinds alone
-        raise ValueError(f"no clip of {' or '.join(kinds)} in {folder} can be read\n{found.faults}")
-    if not found.clips:
+        corpus = open_corpus(folder, (name,), kinds, rate)
+        if any("split" in clip.labels for clip in corpus):
+            return corpus
+    corpus = open_corpus(folder, None, kinds, rate)
+    known = corpus.values("split")
+    if not corpus.clips and corpus.name == "pack" and len(corpus.faults):  # only a pack reads its faults by kind
+        raise ValueError(f"no clip of {' or '.join(kinds)} in {folder} can be read\n{corpus.faults}")
+    if not corpus.clips:
         return None
     if known:
         raise ValueError(f"{folder} has no clips of {' or '.join(kinds)} in {split or 'test'}: choose --split {known}")
-    return found
+    return corpus
 
 
 def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Evaluation) -> Iterable[tuple[Clip, Samples]]:
@@ -152,9 +152,9 @@ def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
     seconds = float(1 / (model.ratio * model.rate))
     for clip, x in _readable(corpus, (corpus[k] for k in evenly_spaced(len(corpus), limit)), report):
-        said, wanted = transcript(model.run(x), vocabulary, seconds), normalise(clip.labels["transcript"])
-        rates = {"wer": audio.word_errors(said, wanted).rate, "cer": audio.char_errors(said, wanted).rate}
-        report.rows.append({"id": clip.id, "reference": wanted, "transcript": said, **rates})
+        said, reference = transcript(model.run(x), vocabulary, seconds), normalise(clip.labels["transcript"])
+        rates = {"wer": audio.word_errors(said, reference).rate, "cer": audio.char_errors(said, reference).rate}
+        report.rows.append({"id": clip.id, "reference": reference, "transcript": said, **rates})
     texts = [[row[key] for row in report.rows] for key in ("transcript", "reference")]
     report.figures |= {"wer": audio.word_errors(*texts).rate, "cer": audio.char_errors(*texts).rate}
     return report
@@ -172,8 +172,8 @@ class Noisy:
 
 def _noisy(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
     """The pairs of a folder if it has any; else its speech mixed with its own noise or that of another folder."""
-    found = find_clips(folder, ("noisy", "clean"), rate, split)
-    return _mixtures(folder, rate, split, limit, noise) if found is None else _recorded(found, limit)
+    corpus = find_clips(folder, ("noisy", "clean"), rate, split)
+    return _mixtures(folder, rate, split, limit, noise) if corpus is None else _recorded(corpus, limit)
 
 
 def _recorded(corpus: Corpus, limit: int) -> Iterable[Noisy]:
@@ -257,8 +257,8 @@ MEASURES: dict[str, Measure] = {
 def _means(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the mean of every metric over the rows that have it."""
     names = [f"{name}{suffix}" for name in MEASURES for suffix in ("", "_before")]
-    found = {name: [row[name] for row in rows if name in row] for name in names}
-    return {name: float(np.mean(values)) for name, values in found.items() if values}
+    columns = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: float(np.mean(values)) for name, values in columns.items() if values}
 
 
 def _band(row: dict[str, Any]) -> int:

@@ -119,7 +119,7 @@ def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0)
     """
     blocks: list[Layer] = []
     width = rows[0].channels if rows else 0
-    for row in [same for given in rows for same in [given] * given.times]:
+    for row in [same for stacked in rows for same in [stacked] * stacked.times]:
         if row.resample != 1 or row.channels != width:
             raise ValueError(f"residual blocks should have resample=1 and {width} channels, got {row}")
         inside = {"norm": LayerNorm(width), "ssm": state_space(row, width, width), "silu": SiLU()}
@@ -229,7 +229,7 @@ def _mean(channels: int, window: int | None) -> Layer:
 def pooled_blocks(rows: Sequence[Row], dropout: float, channels: int = 1) -> tuple[list[Layer], int]:
     """Return the blocks and their output channels. All but a first one of one channel have a projection as skip."""
     blocks: list[Layer] = []
-    for row in [same for given in rows for same in [given] * given.times]:
+    for row in [same for stacked in rows for same in [stacked] * stacked.times]:
         body = state_space(row, channels, row.channels)
         skip = Pointwise(channels, row.channels, bias=False) if blocks or channels > 1 else None
         drop = dropout if row.channels > FEW_FEATURES else 0.0
@@ -250,18 +250,18 @@ def classifier(
     ``classes`` is their number or their names, ``states`` replaces the states of every row, ``window`` averages over
     the last ``window`` frames instead of all, ``settings`` are saved with the network (``sample_rate`` …).
     """
-    found = lookup(CLASSIFIERS, table, "classifier") if isinstance(table, str) else table
+    table = lookup(CLASSIFIERS, table, "classifier") if isinstance(table, str) else table
     chosen = dict(settings or {})
     if classes is not None and not isinstance(classes, int):
         chosen["classes"] = list(classes)
         classes = len(classes)
-    found = replace(
-        found,
-        blocks=with_states(found.blocks, states),
-        classes=found.classes if classes is None else classes,
-        window=found.window if window is None else window,
+    table = replace(
+        table,
+        blocks=with_states(table.blocks, states),
+        classes=table.classes if classes is None else classes,
+        window=table.window if window is None else window,
     )
-    return Classifier(found, chosen)
+    return Classifier(table, chosen)
 
 
 @final
@@ -346,11 +346,11 @@ def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, co
 def _check_mirror(encoder: Sequence[Row], decoder: Sequence[Row]) -> None:
     """Raise ValueError unless the decoder mirrors the rates and channels of the encoder, deepest first."""
     channels = [1, *(row.channels for row in encoder)]
-    wanted = [(row.resample, high) for row, high in zip(encoder, channels, strict=False)][::-1]
-    given = [(row.resample, row.channels) for row in decoder]
-    if wanted != given or any(row.times != 1 for row in (*encoder, *decoder)):
+    expected = [(row.resample, high) for row, high in zip(encoder, channels, strict=False)][::-1]
+    actual = [(row.resample, row.channels) for row in decoder]
+    if expected != actual or any(row.times != 1 for row in (*encoder, *decoder)):
         raise ValueError(
-            f"the decoder should mirror the encoder: resampling and channels {wanted} with times=1, got {given}"
+            f"the decoder should mirror the encoder: resampling and channels {expected} with times=1, got {actual}"
         )
 
 
@@ -363,17 +363,17 @@ def denoiser(
 
     ``states`` replaces the states of every row; ``settings`` are saved with the network (``sample_rate`` …).
     """
-    found = lookup(DENOISERS, table, "denoiser") if isinstance(table, str) else table
-    if isinstance(found, SpectralTable):
-        return Denoiser(replace(found, blocks=with_states(found.blocks, states)), settings)
-    found = replace(
-        found,
-        encoder=with_states(found.encoder, states),
-        middle=with_states(found.middle, states),
-        decoder=with_states(found.decoder, states),
-        output=with_states(found.output, states),
+    table = lookup(DENOISERS, table, "denoiser") if isinstance(table, str) else table
+    if isinstance(table, SpectralTable):
+        return Denoiser(replace(table, blocks=with_states(table.blocks, states)), settings)
+    table = replace(
+        table,
+        encoder=with_states(table.encoder, states),
+        middle=with_states(table.middle, states),
+        decoder=with_states(table.decoder, states),
+        output=with_states(table.output, states),
     )
-    return Denoiser(found, settings)
+    return Denoiser(table, settings)
 
 
 class Heads(NamedTuple):
@@ -423,10 +423,10 @@ class Recognizer(Network):
 
 def _unstack(rows: Sequence[Row]) -> list[Row]:
     """Return one row for each block: of repeated rows only the first resamples."""
-    found = []
+    single = []
     for row in rows:
-        found += [replace(row, times=1), *[replace(row, times=1, resample=1)] * (row.times - 1)]
-    return found
+        single += [replace(row, times=1), *[replace(row, times=1, resample=1)] * (row.times - 1)]
+    return single
 
 
 def _blocks(rows: Sequence[Row], channels: int, module: Callable[[int], Layer] | None) -> tuple[list[Layer], int]:
@@ -465,15 +465,15 @@ def recognizer(
     ``vocabulary`` and ``characters`` are the sizes of the two heads, ``states`` replaces the states of every row,
     ``settings`` are saved with the network (``sample_rate``, ``tokens`` …).
     """
-    found = lookup(RECOGNIZERS, table, "recognizer") if isinstance(table, str) else table
-    found = replace(
-        found,
-        backbone=with_states(found.backbone, states),
-        head=with_states(found.head, states),
-        vocabulary=found.vocabulary if vocabulary is None else vocabulary,
-        characters=found.characters if characters is None else characters,
+    table = lookup(RECOGNIZERS, table, "recognizer") if isinstance(table, str) else table
+    table = replace(
+        table,
+        backbone=with_states(table.backbone, states),
+        head=with_states(table.head, states),
+        vocabulary=table.vocabulary if vocabulary is None else vocabulary,
+        characters=table.characters if characters is None else characters,
     )
-    return Recognizer(found, settings)
+    return Recognizer(table, settings)
 
 
 NETWORKS: dict[str, type[Any]] = {kind.task: kind for kind in (Classifier, Denoiser, Recognizer)}

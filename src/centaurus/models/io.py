@@ -113,22 +113,22 @@ def save(net: Layer, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> Layer:
     """Return the network or tree of layers of a file that ``save`` wrote, or a shipped model by name, in eval mode."""
     try:
-        found = find_model(path, SUFFIX)
+        file = find_model(path, SUFFIX)
     except FileNotFoundError as error:
         raise ModelNotFoundError(str(error), path) from error
     try:
-        return _load(found)
+        return _load(file)
     except OSError as error:
-        raise ModelError(f"cannot be read: {error.strerror}", found) from error
+        raise ModelError(f"cannot be read: {error.strerror}", file) from error
 
 
-def _load(found: Path) -> Layer:
-    data = found.read_bytes()
+def _load(path: Path) -> Layer:
+    data = path.read_bytes()
     try:
         tensors, words = unpack(data)
     except ValueError as error:
-        raise ModelError(str(error), found) from error
-    version = _check_words(words, found)
+        raise ModelError(str(error), path) from error
+    version = _check_words(words, path)
     try:
         with torch.device("meta"):
             if version == TABLE_FORMAT:
@@ -136,8 +136,8 @@ def _load(found: Path) -> Layer:
             else:
                 net = build_tree(_data(words, "tree"))
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ModelError(f"describes a network that cannot be built: {error}", found) from error
-    _check_tensors(net.state_dict(), tensors, found)
+        raise ModelError(f"describes a network that cannot be built: {error}", path) from error
+    _check_tensors(net.state_dict(), tensors, path)
     kinds = {x.dtype for x in tensors.values()}
     if len(kinds) == 1:
         net = net.to(kinds.pop())
@@ -184,14 +184,14 @@ def _data(words: dict[str, str], name: str) -> Any:
     return data
 
 
-def _check_tensors(wanted: dict[str, Tensor], given: dict[str, Tensor], path: Path) -> None:
-    missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+def _check_tensors(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
+    missing, extra = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
     if missing or extra:
         raise ModelError(f"does not fit its own table: missing {missing[:3]}, not known {extra[:3]}", path)
-    for name, x in wanted.items():
-        if x.shape != given[name].shape:
+    for name, x in expected.items():
+        if x.shape != tensors[name].shape:
             raise ModelError(
-                f"does not fit its own table: {name} has shape {tuple(given[name].shape)}, "
+                f"does not fit its own table: {name} has shape {tuple(tensors[name].shape)}, "
                 f"the table needs {tuple(x.shape)}",
                 path,
             )
@@ -224,10 +224,10 @@ def _describe_module(module: nn.Module, where: str) -> dict[str, Any]:
         raise TypeError(f"{where} lifts a {type(module).__name__}, which cannot be saved; these can: {known}")
     if isinstance(module, nn.Conv1d) and module.groups != 1:
         raise TypeError(f"{where} lifts a Conv1d of {module.groups} groups, which cannot be saved: use one group")
-    given = {name: getattr(module, name) for name in LIFTED[type(module)]}
-    if "bias" in given:
-        given["bias"] = module.bias is not None
-    return {"layer": type(module).__name__} | given
+    arguments = {name: getattr(module, name) for name in LIFTED[type(module)]}
+    if "bias" in arguments:
+        arguments["bias"] = module.bias is not None
+    return {"layer": type(module).__name__} | arguments
 
 
 def build_tree(data: Any) -> Layer:
@@ -250,14 +250,14 @@ class _Builder:
         kind = LAYERS.get(data["layer"])
         if kind is None:
             raise ValueError(f"{where} is a layer {_short(data['layer'])}, which this library does not have")
-        given = {name: value for name, value in data.items() if name != "layer"}
+        arguments = {name: value for name, value in data.items() if name != "layer"}
         if kind is Serial:
-            return Serial(self.named(given, where, depth))
+            return Serial(self.named(arguments, where, depth))
         if kind is Lift:
-            return Lift(_module(given.get("module"), where))
+            return Lift(_module(arguments.get("module"), where))
         known = inspect.signature(kind).parameters
         read: dict[str, Any] = {}
-        for name, value in given.items():
+        for name, value in arguments.items():
             annotation = str(known[name].annotation) if name in known else ""
             if annotation.startswith("Layer"):
                 optional = value is None and annotation.endswith("None")
@@ -272,11 +272,11 @@ class _Builder:
             raise ValueError(f"{where} is a {kind.__name__}, which lacks {', '.join(missing)}")
         return kind(**read)
 
-    def named(self, given: Mapping[str, Any], where: str, depth: int) -> dict[str, Layer]:
+    def named(self, arguments: Mapping[str, Any], where: str, depth: int) -> dict[str, Layer]:
         """Return the layers of a Serial by name."""
-        layers = given.get("layers")
-        if set(given) != {"layers"} or not isinstance(layers, Mapping):
-            raise ValueError(f"{where} is a Serial, which has layers by name and nothing else, got {_short(given)}")
+        layers = arguments.get("layers")
+        if set(arguments) != {"layers"} or not isinstance(layers, Mapping):
+            raise ValueError(f"{where} is a Serial, which has layers by name and nothing else, got {_short(arguments)}")
         return {name: self.layer(x, f"{where}.{name:.60}", depth + 1) for name, x in layers.items()}
 
 
@@ -288,14 +288,14 @@ def _module(data: Any, where: str) -> nn.Module:
     if data["layer"] not in known:
         raise ValueError(f"{where} lifts {_short(data['layer'])}; a file may lift {', '.join(known)}")
     kind = known[data["layer"]]
-    given = {name: value for name, value in data.items() if name != "layer"}
-    if set(given) != set(LIFTED[kind]):
-        raise ValueError(f"{where} lifts a {kind.__name__} with {sorted(given)}, its arguments are {LIFTED[kind]}")
+    arguments = {name: value for name, value in data.items() if name != "layer"}
+    if set(arguments) != set(LIFTED[kind]):
+        raise ValueError(f"{where} lifts a {kind.__name__} with {sorted(arguments)}, its arguments are {LIFTED[kind]}")
     if kind is nn.Conv1d:
-        inputs, outputs = (_whole(given[name], f"{where}.{name}") for name in ("in_channels", "out_channels"))
-        return nn.Conv1d(inputs, outputs, 1, bias=_of(bool)(given["bias"], f"{where}.bias"))
+        inputs, outputs = (_whole(arguments[name], f"{where}.{name}") for name in ("in_channels", "out_channels"))
+        return nn.Conv1d(inputs, outputs, 1, bias=_of(bool)(arguments["bias"], f"{where}.bias"))
     if kind is nn.GELU:
-        return nn.GELU(_of(str)(given["approximate"], f"{where}.approximate"))
+        return nn.GELU(_of(str)(arguments["approximate"], f"{where}.approximate"))
     return kind()
 
 

@@ -252,11 +252,11 @@ DENOISER = DenoiserTable(
 def homogeneous(kind: str, states: int, substates: int = 1, weighted: bool = True) -> DenoiserTable:
     """The same resampling factors and channels, with one kind of block throughout."""
 
-    def rows(given: tuple[Row, ...]) -> tuple[Row, ...]:
-        return tuple(replace(row, kind=kind, states=states, substates=substates, weighted=weighted) for row in given)
+    def changed(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(replace(row, kind=kind, states=states, substates=substates, weighted=weighted) for row in rows)
 
     d = DENOISER
-    return DenoiserTable(rows(d.encoder), rows(d.middle), rows(d.decoder), rows(d.output))
+    return DenoiserTable(changed(d.encoder), changed(d.middle), changed(d.decoder), changed(d.output))
 
 
 # Beyond the paper: a complex mask on compressed spectra, 125 frames a second, 16 ms of latency.

@@ -63,8 +63,8 @@ class Block(Composite):
         }
 
     def parts(self) -> list[Part]:
-        found = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip}
-        kept = {name: layer for name, layer in found.items() if layer is not None} | {"resample": self.resample}
+        layers = {"body": self.body, "norm": self.norm, "dropout": self.dropout, "skip": self.skip}
+        kept = {name: layer for name, layer in layers.items() if layer is not None} | {"resample": self.resample}
         return [Part(name, layer, Fraction(1)) for name, layer in kept.items()]
 
     def init_state(self, batch: int) -> State:
@@ -142,8 +142,8 @@ class Gated(Composite):
         }
 
     def parts(self) -> list[Part]:
-        found = {"norm": self.norm, "into": self.into, "conv": self.conv, "ssm": self.ssm, "out": self.out}
-        return [Part(name, layer, Fraction(1)) for name, layer in found.items()]
+        layers = {"norm": self.norm, "into": self.into, "conv": self.conv, "ssm": self.ssm, "out": self.out}
+        return [Part(name, layer, Fraction(1)) for name, layer in layers.items()]
 
     def init_state(self, batch: int) -> State:
         return self.conv.init_state(batch), self.ssm.init_state(batch)

@@ -67,16 +67,16 @@ def total_delay(layers: Iterable[Layer]) -> Fraction:
 
 def named(layers: tuple[Layer | Mapping[str, Layer] | Iterable[Layer], ...]) -> dict[str, Layer]:
     """Return layers by name, from one mapping, one list or single layers; without names they are numbered."""
-    given: Mapping[str, Layer] | Iterable[Any] = layers
+    members: Mapping[str, Layer] | Iterable[Any] = layers
     if len(layers) == 1 and isinstance(layers[0], Mapping | Iterable) and not isinstance(layers[0], nn.Module):
-        given = layers[0]
-    found = dict(given) if isinstance(given, Mapping) else {str(k): layer for k, layer in enumerate(given)}
-    for name, layer in found.items():
+        members = layers[0]
+    by_name = dict(members) if isinstance(members, Mapping) else {str(k): layer for k, layer in enumerate(members)}
+    for name, layer in by_name.items():
         if not isinstance(layer, Layer):
             raise TypeError(f"layer {name!r} should be a centaurus layer, got {type(layer).__name__}{_advice(layer)}")
         if not isinstance(name, str) or (not name.isidentifier() and not name.isdecimal()) or hasattr(Layer, name):
             raise ValueError(f"{name!r} cannot be the name of a layer: use letters, digits and underscores")
-    return found
+    return by_name
 
 
 def _advice(layer: object) -> str:
@@ -99,12 +99,12 @@ class Serial(Composite):
 
     def __init__(self, *layers: Layer | Mapping[str, Layer] | Iterable[Layer]) -> None:
         super().__init__()
-        found = named(layers)
-        for name, layer in found.items():
+        by_name = named(layers)
+        for name, layer in by_name.items():
             self.add_module(name, layer)
-        self._names = tuple(found)
-        self.hop, self.ratio = chain(found.values())
-        self.delay = total_delay(found.values())
+        self._names = tuple(by_name)
+        self.hop, self.ratio = chain(by_name.values())
+        self.delay = total_delay(by_name.values())
 
     def arguments(self) -> dict[str, Any]:
         return {"layers": dict(zip(self._names, self.layers(), strict=True))}
@@ -114,11 +114,11 @@ class Serial(Composite):
         return cast(list[Layer], list(self._modules.values()))
 
     def parts(self) -> list[Part]:
-        found, ratio = [], Fraction(1)
+        parts, ratio = [], Fraction(1)
         for name, layer in zip(self._names, self.layers(), strict=True):
-            found.append(Part(name, layer, ratio))
+            parts.append(Part(name, layer, ratio))
             ratio *= layer.ratio
-        return found
+        return parts
 
     def init_state(self, batch: int) -> State:
         return tuple(layer.init_state(batch) for layer in self.layers())
@@ -266,10 +266,10 @@ def follow(x: Tensor, decay: float, past: Tensor | None) -> Tensor:
     """y[t] = max(x[t], decay · y[t-1]) along the last axis, for positive x."""
     start = torch.zeros_like(x[..., :1]) if past is None else past
     if x.shape[-1] <= FEW_HOPS:
-        found = [start]
+        levels = [start]
         for k in range(x.shape[-1]):
-            found.append(torch.maximum(x[..., k : k + 1], decay * found[-1]))
-        return torch.cat(found[1:], dim=-1)
+            levels.append(torch.maximum(x[..., k : k + 1], decay * levels[-1]))
+        return torch.cat(levels[1:], dim=-1)
     first = torch.maximum(x[..., :1], decay * start)
     x = torch.cat([first, x[..., 1:]], dim=-1)
     age = torch.arange(x.shape[-1], device=x.device, dtype=torch.float64) * log(decay)

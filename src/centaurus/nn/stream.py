@@ -105,9 +105,9 @@ class Stream:
             tensors, words = unpack(data)
         except ValueError as error:
             raise ValueError(f"the saved stream {error}") from error
-        wanted = {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)}
-        if words != wanted:
-            raise ValueError(f"the saved stream says {words}, this stream needs {wanted}")
+        expected = {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)}
+        if words != expected:
+            raise ValueError(f"the saved stream says {words}, this stream needs {expected}")
         samples, frames = (self._counts(tensors, name) for name in ("samples", "frames"))
         count = sum(name.startswith("state.") for name in tensors)
         names = [f"state.{k}" for k in range(count)]
@@ -157,9 +157,9 @@ class Stream:
 
 def _fill(like: State, tensors: list[Tensor]) -> State:
     """Return a state of this structure with these tensors, checked."""
-    wanted = len(state_tensors(like))
-    if len(tensors) != wanted:
-        raise ValueError(f"the saved stream has {len(tensors)} state tensors, this model has {wanted}")
+    expected = len(state_tensors(like))
+    if len(tensors) != expected:
+        raise ValueError(f"the saved stream has {len(tensors)} state tensors, this model has {expected}")
     rest = iter(tensors)
     state = map_state(lambda x: next(rest).to(x.device), like)
     rows = tensors[0] if tensors else torch.empty(0)

@@ -83,8 +83,8 @@ def configure(preset: Preset = "paper") -> RecognitionSettings:
 
 def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     """Utterances with their texts; those whose text resembles one that is validated or tested on are left out."""
-    found = settings.find(folder, kinds=("speech",))
-    spoken = settings.read(found.of(clip for clip in found if clip.labels.get("transcript")))
+    opened = settings.find(folder, kinds=("speech",))
+    spoken = settings.read(opened.of(clip for clip in opened if clip.labels.get("transcript")))
     held = [clip for clip in spoken if clip.labels["split"] != "train"]
     everything = spoken.split("train")
     cleaned = without_leaks(everything, held, settings.leak_limit)[0]
@@ -100,7 +100,7 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     check = Utterances(spoken.split("val"), None, encode)
     objective, taught = _objective(settings, tokens, train)
     notes = {
-        "layout": found.name,
+        "layout": opened.name,
         "train_rows": train.size(),
         "val_examples": check.size(),
         "tokens": len(tokens.names),
@@ -108,7 +108,7 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in corpora), "leaks_removed": leaks}
     notes |= {"too_long": train.discarded}
     used = (*(corpus for corpus, _ in corpora if isinstance(corpus, Corpus)), spoken.split("val"))
-    faults = {**found.faults.found, **spoken.faults.found}
+    faults = {**opened.faults.found, **spoken.faults.found}
     return Prepared(objective, Data(taught, check), notes, used, faults)
 
 
@@ -155,16 +155,16 @@ class Encode:
 
 def _objective(settings: RecognitionSettings, tokens: Tokens, train: Utterances) -> tuple[Recognise, Examples]:
     """The losses with their teacher, and the training examples, with its logits if they were computed before."""
-    wanted = "distillation" in settings.losses
-    if wanted != bool(settings.teacher):
+    distils = "distillation" in settings.losses
+    if distils != bool(settings.teacher):
         raise ValueError(
             "the distillation loss and a teacher go together: give teacher=FOLDER, or leave the loss out "
             "(losses=tokens:1,characters:1)"
         )
     path = Path(settings.teacher)
-    local = wanted and (path / "config.json").is_file()
+    local = distils and (path / "config.json").is_file()
     objective = Recognise(network(settings, tokens), settings.losses, Wav2Vec2(path) if local else None)
-    return objective, Taught(train, Precomputed(path)) if wanted and not local else train
+    return objective, Taught(train, Precomputed(path)) if distils and not local else train
 
 
 class Taught:

@@ -65,12 +65,12 @@ def configure(preset: Preset = "ours") -> CommandSettings:
 
 def prepare(settings: CommandSettings, folder: Path) -> Prepared:
     """Phrases of words of the training speakers, and fixed ones of the others."""
-    found = settings.find(folder, ("train", "val"))
-    words = held_out(settings.read(found.where(kind="word")))
-    noise = settings.read((settings.find(settings.noise) if settings.noise else found).where(kind="noise"))
+    corpus = settings.find(folder, ("train", "val"))
+    words = held_out(settings.read(corpus.where(kind="word")))
+    noise = settings.read((settings.find(settings.noise) if settings.noise else corpus).where(kind="noise"))
     tokens = read_tokens(settings.vocabulary, words.values("word"))
     encode, how = Encode(tokens), Phrasing((1, settings.most), speed=settings.speed, noisy=settings.noisy)
-    speech = settings.read(found.where(kind="speech")) if settings.wordless else None
+    speech = settings.read(corpus.where(kind="speech")) if settings.wordless else None
     train = Phrases(
         words.split("train"), noise_of(noise, "train"), replace(how, wordless=settings.wordless), settings.phrases,
         encode, settings.length, speech=speech and speech.split("train"),
@@ -78,9 +78,9 @@ def prepare(settings: CommandSettings, folder: Path) -> Prepared:
     check = Phrases(words.split("val"), noise_of(noise, "val"), replace(how, speed=0.0), 400, encode, fixed=1)
     net = network(settings, tokens, TABLES)
     tune_blocks(net, settings.tuned, settings.rate)
-    notes = {"layout": found.name, "words": list(words.values("word")), "tokens": len(tokens.names)}
+    notes = {"layout": corpus.name, "words": list(words.values("word")), "tokens": len(tokens.names)}
     notes |= {"word_hours": hours(words), "noise_hours": hours(noise), "val_examples": check.size()}
-    faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
+    faults = {**corpus.faults.found, **words.faults.found, **noise.faults.found}
     corpora = (words, noise) if speech is None else (words, noise, speech)
     return Prepared(Recognise(net, settings.losses), Data(train, check), notes, corpora, faults)
 

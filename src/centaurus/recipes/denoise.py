@@ -104,33 +104,33 @@ def configure(preset: Preset = "paper") -> DenoiseSettings:
 def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     """Speech and noise of a folder to be mixed; or its pairs, if it has no noise of its own."""
     kinds = ("speech", "noise", "noisy", "clean")
-    found = settings.find(folder, ("train", "val"), kinds)
-    names = ("speech", "noise") if found.where(kind="noise").clips else ("noisy", "clean")
-    sounds = settings.read(_of_sets(found.where(kind=names), settings.sets))
+    corpus = settings.find(folder, ("train", "val"), kinds)
+    names = ("speech", "noise") if corpus.where(kind="noise").clips else ("noisy", "clean")
+    sounds = settings.read(_of_sets(corpus.where(kind=names), settings.sets))
     mixed = names[1] == "noise"
     train, check = (_examples(settings, sounds.split(split), mixed, split) for split in ("train", "val"))
     notes: dict[str, Any] = {
-        "layout": found.name,
+        "layout": corpus.name,
         "examples": "mixed" if mixed else "pairs",
         "train_examples": train.size(),
     }
     notes |= {"val_examples": check.size(), **{f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}}
-    faults = {**found.faults.found, **sounds.faults.found}
+    faults = {**corpus.faults.found, **sounds.faults.found}
     return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, (sounds,), faults)
 
 
 def _of_sets(sounds: Corpus, sets: str) -> Corpus:
     """Without the clean speech of other sets; what is not speech to be mixed stays."""
-    wanted = {name.strip() for name in sets.split(",") if name.strip()}
+    chosen = {name.strip() for name in sets.split(",") if name.strip()}
     there = {clip.labels.get("set", "") for clip in sounds if clip.labels["kind"] == "speech"}
-    if wanted == {"all"} or not there:
+    if chosen == {"all"} or not there:
         return sounds
-    if missing := sorted(wanted - there):
+    if missing := sorted(chosen - there):
         raise ValueError(
             f"no clean speech of {', '.join(missing)} in this folder, which has {', '.join(sorted(there))}: "
             "give sets=all, or the names of some of them"
         )
-    return sounds.of(c for c in sounds if c.labels["kind"] != "speech" or c.labels.get("set", "") in wanted)
+    return sounds.of(c for c in sounds if c.labels["kind"] != "speech" or c.labels.get("set", "") in chosen)
 
 
 def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str) -> Mixtures | Pairs:

@@ -139,11 +139,11 @@ def go_on_from(start: str, net: Network) -> None:
     """
     if not start:
         return
-    given = load_network(start)
-    old, new = given.table, net.table
+    trained = load_network(start)
+    old, new = trained.table, net.table
     if isinstance(old, ClassifierTable) and isinstance(new, RecognizerTable):
         if new.pooled and old.blocks == new.backbone:
-            net.body.layers()[0].load_state_dict(given.body.layers()[0].state_dict())
+            net.body.layers()[0].load_state_dict(trained.body.layers()[0].state_dict())
             return
         raise ValueError(f"the backbone cannot start from {start}: its blocks {old.blocks} are not {new.backbone}")
     if (
@@ -151,26 +151,26 @@ def go_on_from(start: str, net: Network) -> None:
         and isinstance(new, SpotterTable)
         and old == replace(new, classes=old.classes, dropout=old.dropout, window=old.window)
     ):
-        shared = {name: x for name, x in given.state_dict().items() if not name.startswith("body.out.")}
-        net.load_state_dict(given.state_dict() if old.classes == new.classes else net.state_dict() | shared)
+        shared = {name: x for name, x in trained.state_dict().items() if not name.startswith("body.out.")}
+        net.load_state_dict(trained.state_dict() if old.classes == new.classes else net.state_dict() | shared)
         return
     if isinstance(old, DenoiserTable) and isinstance(new, DenoiserTable):
         old = replace(old, kept=new.kept)
     elif isinstance(old, ClassifierTable) and isinstance(new, ClassifierTable):
         old = replace(old, dropout=new.dropout)
     if old != new:
-        raise ValueError(f"the run cannot start from {start}: it is of another table ({given.table}) than {net.table}")
-    net.load_state_dict(given.state_dict())
+        raise ValueError(f"the run cannot start from {start}: its table is {trained.table}, not {net.table}")
+    net.load_state_dict(trained.state_dict())
 
 
 def described(run: Run) -> tuple[str, Training, Path]:
     """The recipe, settings and folder that a run was started with."""
-    found: dict[str, Any] = run.description()
+    description: dict[str, Any] = run.description()
     path = run.folder / "config.json"
-    missing = [key for key in ("recipe", "settings", "data") if key not in found]
+    missing = [key for key in ("recipe", "settings", "data") if key not in description]
     if missing:
         raise RunError(f"is damaged: it has no {', '.join(missing)}", path)
-    name, settings, data = found["recipe"], found["settings"], found["data"]
+    name, settings, data = description["recipe"], description["settings"], description["data"]
     if not (isinstance(name, str) and isinstance(settings, dict) and isinstance(data, str)):
         raise RunError("is damaged: recipe and data should be text, settings an object", path)
     try:

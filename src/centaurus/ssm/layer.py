@@ -253,9 +253,9 @@ class SSM(Layer):
         """Operands of the planned expression, in its order."""
         t = self.topology
         log_a, w = self._modes(u.dtype)
-        given: dict[str, Any] = {"u": u, "K": Modes(self._weight(w, u.dtype, fold=t.complex), log_a)}
+        operands: dict[str, Any] = {"u": u, "K": Modes(self._weight(w, u.dtype, fold=t.complex), log_a)}
         names = _planned_expression(t)[0].names
-        return [given[n] if n in given else self.get_parameter(n).to(u.dtype) for n in names]
+        return [operands[n] if n in operands else self.get_parameter(n).to(u.dtype) for n in names]
 
     def _whole(self, u: Tensor) -> Tensor:
         """A whole signal from zero history."""
@@ -304,8 +304,8 @@ def _resolve(
     if in_channels is None:
         raise ValueError(f"SSM({text!r}) needs in_channels")
     out = in_channels if out_channels is None else out_channels
-    found = named_sizes(text, in_channels, out, states, substates, groups)
-    return topology(EQUATIONS[text], found, complex)
+    named = named_sizes(text, in_channels, out, states, substates, groups)  # refuses an unknown name
+    return topology(EQUATIONS[text], named, complex)
 
 
 def _unfold(t: Topology, u: Tensor) -> Tensor:

@@ -48,8 +48,8 @@ class S6(Layer):
     ) -> None:
         super().__init__()
         optional = {"out_channels": out_channels, "rank": rank}
-        given = {name: size for name, size in optional.items() if size is not None}
-        check_arguments("S6", in_channels=in_channels, states=states, **given)
+        present = {name: size for name, size in optional.items() if size is not None}
+        check_arguments("S6", in_channels=in_channels, states=states, **present)
         if in_channels < 2:
             raise ValueError(
                 f"S6 gates channels with each other and needs at least 2, got {in_channels}: use 'separable'"

@@ -91,8 +91,8 @@ def _later(t: Topology, letter: str) -> list[str]:
 def _result(x: str, y: str, later: set[str]) -> str:
     """Indices left after contracting x with y: batch and time stay last."""
     needed = set("".join(later))
-    found = [i for i in dict.fromkeys(y + x) if i in needed and i not in "bt"]
-    return "".join(found) + "bt"
+    kept = [i for i in dict.fromkeys(y + x) if i in needed and i not in "bt"]
+    return "".join(kept) + "bt"
 
 
 def _chunks(

@@ -80,11 +80,11 @@ class Topology:
         So does an operand that takes over such an index from one of these (D_np after B_pi).
         """
         kept, reached = set(self.modes + self.channels_out), set(self.channels_in)
-        found: list[str] = []
+        names: list[str] = []
         for _ in self.letters():
-            found = [name for name in self.letters() if (reached - kept) & set(self.indices(name))]
-            reached.update(*(self.indices(name) for name in found))
-        return found
+            names = [name for name in self.letters() if (reached - kept) & set(self.indices(name))]
+            reached.update(*(self.indices(name) for name in names))
+        return names
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def after(self) -> list[str]:
@@ -165,11 +165,11 @@ def _named(text: str) -> Expression:
 def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> Topology:
     """The topology of an equation with these sizes (of every index but b and t)."""
     expression = _named(text)
-    wanted = {i for op in expression.operands for i in op} - {"b", "t"}
-    given = dict(sizes)
-    for index in sorted(wanted ^ set(given)):
-        what = "has no size" if index in wanted else "is not in the equation"
-        raise ExpressionError(f"index {index!r} {what}: {text!r} with sizes {given}")
+    needed = {i for op in expression.operands for i in op} - {"b", "t"}
+    size_of = dict(sizes)
+    for index in sorted(needed ^ set(size_of)):
+        what = "has no size" if index in needed else "is not in the equation"
+        raise ExpressionError(f"index {index!r} {what}: {text!r} with sizes {size_of}")
     for index, size in sizes:
         check_size(index, size)
     built = Topology(expression, sizes, complex)
@@ -193,11 +193,11 @@ def named_sizes(
             f"unknown topology {name!r}: choose one of {', '.join(EQUATIONS)}, or write an equation 'u_bit … -> y_bjt'"
         )
     expression = parse(EQUATIONS[name])
-    found = {index for op in expression.operands for index in op}
+    used = {index for op in expression.operands for index in op}
     check_arguments(
         name, in_channels=in_channels, out_channels=out_channels, states=states, substates=substates, groups=groups
     )
-    _refuse(name, found, in_channels, out_channels, substates, groups)
+    _refuse(name, used, in_channels, out_channels, substates, groups)
     offered: Mapping[str, int] = {
         "g": groups,
         "i": in_channels // groups,
@@ -205,7 +205,7 @@ def named_sizes(
         "n": states,
         "m": substates,
     }
-    return tuple((index, offered[index]) for index in "gijnm" if index in found)
+    return tuple((index, offered[index]) for index in "gijnm" if index in used)
 
 
 def check_arguments(owner: str, **sizes: object) -> None:
@@ -215,12 +215,12 @@ def check_arguments(owner: str, **sizes: object) -> None:
             raise ValueError(f"{name} of {owner} should be a whole number of at least 1, got {size!r}")
 
 
-def _refuse(name: str, found: set[str], in_channels: int, out_channels: int, substates: int, groups: int) -> None:
-    if "m" not in found and substates != 1:
+def _refuse(name: str, used: set[str], in_channels: int, out_channels: int, substates: int, groups: int) -> None:
+    if "m" not in used and substates != 1:
         raise ValueError(f"{name} has no sub-states: substates should be 1, got {substates}")
-    if "g" not in found and groups != 1:
+    if "g" not in used and groups != 1:
         raise ValueError(f"{name} has no groups: groups should be 1, got {groups}")
-    if "j" not in found and out_channels != in_channels:
+    if "j" not in used and out_channels != in_channels:
         raise ValueError(f"{name} keeps its channels: out_channels should be {in_channels}, got {out_channels}")
     for label, value in (("in_channels", in_channels), ("out_channels", out_channels)):
         if value % groups:

@@ -69,10 +69,10 @@ class Training:
     """Steps between lines of the log."""
 
     def __post_init__(self) -> None:
-        given = [name for name in BUDGETS if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"give one of epochs, steps and minutes: got {', '.join(given) or 'none'}")
-        for name in (given[0], "batch", "accumulate", "log_every", "save_minutes"):
+        budgets = [name for name in BUDGETS if getattr(self, name)]
+        if len(budgets) != 1:
+            raise ValueError(f"give one of epochs, steps and minutes: got {', '.join(budgets) or 'none'}")
+        for name in (budgets[0], "batch", "accumulate", "log_every", "save_minutes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} should be above 0, got {getattr(self, name)}")
         for name in ("workers", "validations", "validation_items", "decay", "clip", "clip_value"):
@@ -113,8 +113,8 @@ def _pair(config: Training, text: str) -> tuple[str, Any]:
         return key, msgspec.convert(value, known[key], strict=False)
     except msgspec.ValidationError as error:
         choices = " or ".join(map(str, get_args(known[key])))  # of a Literal
-        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(known[key], choices)
-        raise ValueError(f"{key} should be {wanted}, got {value!r}") from error
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}.get(known[key], choices)
+        raise ValueError(f"{key} should be {expected}, got {value!r}") from error
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
@@ -126,14 +126,14 @@ def nearest(key: str, known: Iterable[str]) -> str:
 
 def explain(kind: type[Training]) -> dict[str, str]:
     """Return the docstring that follows each setting in the source of its class, by the setting's name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)
         for field, text in pairwise(definition.body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[ast.unparse(field.target)] = str(text.value.value)
-    return {field.name: found[field.name] for field in fields(kind)}
+                texts[ast.unparse(field.target)] = str(text.value.value)
+    return {field.name: texts[field.name] for field in fields(kind)}
 
 
 def to_data(config: Training) -> dict[str, Any]:

@@ -34,9 +34,9 @@ class Board:
     def examples(self, examples: Sequence[Example], rate: int, step: int) -> None:
         """Audio and its spectrogram."""
         for name, samples in examples:
-            heard = samples[: SECONDS * rate].detach().float().cpu()
-            self.writer.add_audio(name, heard.clamp(-1, 1)[None], step, sample_rate=rate)
-            self.writer.add_image(name, picture(heard.numpy()), step)
+            shown = samples[: SECONDS * rate].detach().float().cpu()
+            self.writer.add_audio(name, shown.clamp(-1, 1)[None], step, sample_rate=rate)
+            self.writer.add_image(name, picture(shown.numpy()), step)
 
     def close(self) -> None:
         """Write what is waiting."""
@@ -70,8 +70,8 @@ class Diary:
         self.board = Board(run.folder / "tensorboard", standing.step)
         self.since, self.audio = standing.seconds, 0.0
 
-    def heard(self, seconds: float) -> None:
-        """So much audio went through a step, over all processes."""
+    def count_audio(self, seconds: float) -> None:
+        """Add the audio of a step, over all processes."""
         self.audio += seconds
 
     def trained(self, standing: Standing, place: dict[str, float], terms: dict[str, float]) -> None:

@@ -90,7 +90,7 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
             _check_loss(terms["loss"], standing.step, config.lr, run)
             done = budget.progress(standing.step, standing.seconds)
             if diary is not None:
-                diary.heard(audio / objective.rate)
+                diary.count_audio(audio / objective.rate)
                 if standing.step % config.log_every == 0 or done >= 1:
                     epoch = standing.step * config.batch / data.train.size()
                     diary.trained(standing, {"epoch": epoch, "progress": done, "lr": lr}, terms)
@@ -164,7 +164,7 @@ def _step(
     config: Training,
     accelerator: Accelerator,
 ) -> Terms:
-    """One optimiser step over the parts of a batch: the mean of each loss, the gradient's norm, the samples heard.
+    """One optimiser step over the parts of a batch: the mean of each loss, the gradient's norm, the samples seen.
 
     Figures stay on the device: reading one would make the host wait for the step.
     """
@@ -202,16 +202,16 @@ def _in_step(device: torch.device, config: Training) -> bool:
 
 
 def _agreed(accelerator: Accelerator, steps: Sequence[Terms], passed: float) -> tuple[Figures, float, float]:
-    """Means over the processes of the last step's losses and of the time passed; and the samples heard in all steps.
+    """Means over the processes of the last step's losses and of the time passed; and the samples of all steps.
 
     The loss is the last one, or one before it that is not a number.
     """
     last = steps[-1]
     losses = torch.stack([terms["loss"] for terms in steps])
     worst = torch.where(losses.isfinite().all(), losses[-1], losses.sum())
-    heard = torch.stack([terms["samples"] for terms in steps]).sum()
+    samples = torch.stack([terms["samples"] for terms in steps]).sum()
     clock = torch.full((), passed, dtype=torch.float64, device=accelerator.device)
-    figures = {**last, "loss": worst, "samples": heard}
+    figures = {**last, "loss": worst, "samples": samples}
     *means, passed = accelerator.reduce(torch.stack([*figures.values(), clock]), "mean").tolist()
     shared = dict(zip(figures, means, strict=True))
     return shared, passed, shared.pop("samples") * accelerator.num_processes
@@ -262,10 +262,10 @@ def _explained(run: Run) -> Iterator[None]:
 
 def last_good(run: Run) -> str:
     """Where to go on from, in words."""
-    found = run.last_checkpoint()
-    if found is None:
+    checkpoint = run.last_checkpoint()
+    if checkpoint is None:
         return "no checkpoint has been written yet"
-    return f"the last good checkpoint is {found} and --resume {run.folder} goes on from it"
+    return f"the last good checkpoint is {checkpoint} and --resume {run.folder} goes on from it"
 
 
 class Checkpoints:
@@ -276,19 +276,19 @@ class Checkpoints:
 
     def restore(self) -> Standing:
         """Everything as the newest checkpoint has it, or the standing of a run that begins."""
-        found, processes = self.run.last_checkpoint(), self.accelerator.num_processes
-        if found is None:
+        checkpoint, processes = self.run.last_checkpoint(), self.accelerator.num_processes
+        if checkpoint is None:
             if self.accelerator.is_main_process:
                 self.run.rewind(0)
             return Standing(processes=processes)
-        standing = self.run.standing(found)
+        standing = self.run.standing(checkpoint)
         if standing.processes != processes:
-            raise RunError(f"was written by {standing.processes} processes, this run has {processes}", found)
+            raise RunError(f"was written by {standing.processes} processes, this run has {processes}", checkpoint)
         try:
-            self.accelerator.load_state(str(found))
-            self.average.net.load_state_dict(load_file(found / AVERAGE))
+            self.accelerator.load_state(str(checkpoint))
+            self.average.net.load_state_dict(load_file(checkpoint / AVERAGE))
         except RuntimeError as error:  # torch's words for weights of other shapes
-            raise RunError(f"does not fit this network: {str(error).splitlines()[-1].strip()}", found) from error
+            raise RunError(f"does not fit this network: {str(error).splitlines()[-1].strip()}", checkpoint) from error
         if self.accelerator.is_main_process:
             self.run.rewind(standing.step)
         return standing

@@ -78,9 +78,9 @@ def negative_si_sdr(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
     estimate, clean = estimate - estimate.mean(-1, keepdim=True), clean - clean.mean(-1, keepdim=True)
     energy = clean.square().sum(-1, keepdim=True) + FLOOR
     target = clean * (estimate * clean).sum(-1, keepdim=True) / energy
-    wanted, rest = target.square().sum(-1), (estimate - target).square().sum(-1)
-    spoken = (energy[..., 0] > SILENT * clean.shape[-1]).to(wanted.dtype)
-    each = -torch.log10((wanted + FLOOR) / (rest + FLOOR))
+    signal, rest = target.square().sum(-1), (estimate - target).square().sum(-1)
+    spoken = (energy[..., 0] > SILENT * clean.shape[-1]).to(signal.dtype)
+    each = -torch.log10((signal + FLOOR) / (rest + FLOOR))
     return (each * spoken).sum() / spoken.sum().clamp_min(1)
 
 
@@ -206,7 +206,7 @@ class Weight:
 def read_weights(text: str, known: Iterable[str]) -> tuple[Weight, ...]:
     """``"smooth_l1:1, erb:0..1"``: every name once, known, with a weight or a weight that moves."""
     names = list(known)
-    found: list[Weight] = []
+    weights: list[Weight] = []
     for part in text.split(","):
         match = TERM.fullmatch(part)
         if match is None:
@@ -214,9 +214,9 @@ def read_weights(text: str, known: Iterable[str]) -> tuple[Weight, ...]:
         name, first, last = match["name"], float(match["first"]), float(match["last"] or match["first"])
         if name not in names:
             raise ValueError(f"there is no loss {name!r} for this task{nearest(name, names)}")
-        if name in {weight.name for weight in found}:
+        if name in {weight.name for weight in weights}:
             raise ValueError(f"the loss {name!r} is given twice")
-        found.append(Weight(name, first, last))
-    if not any(weight.first or weight.last for weight in found):
+        weights.append(Weight(name, first, last))
+    if not any(weight.first or weight.last for weight in weights):
         raise ValueError(f"every weight in {text!r} is zero: there is nothing to train on")
-    return tuple(found)
+    return tuple(weights)

@@ -278,8 +278,8 @@ class Recognise(Objective):
             transcript(row[:, :n].cpu().numpy(), self.vocabulary, seconds)
             for row, n in zip(logits, frames.tolist(), strict=True)
         ]
-        wanted = [text_of(row) for row in batch["text"]]
-        letters, words = char_errors(said, wanted), word_errors(said, wanted)
+        references = [text_of(row) for row in batch["text"]]
+        letters, words = char_errors(said, references), word_errors(said, references)
         return {
             "cer": (letters.edits, letters.total),
             "wer": (words.edits, words.total),

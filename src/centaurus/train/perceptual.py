@@ -78,9 +78,9 @@ def disturbances(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     clean = shares @ _at_listening_level(theirs)  # b q t
     noisy = shares @ _at_listening_level(ours)
     loud = clean.sum(1, keepdim=True)
-    heard = (clean > 100 * threshold) & (loud > 1e-5 * loud.amax(-1, keepdim=True))
+    audible = (clean > 100 * threshold) & (loud > 1e-5 * loud.amax(-1, keepdim=True))
     # A linear filter between the two disturbs little: half of what it does is followed, within 20 dB.
-    filtered = ((noisy * heard).sum(-1, keepdim=True) + 1e3) / ((clean * heard).sum(-1, keepdim=True) + 1e3)
+    filtered = ((noisy * audible).sum(-1, keepdim=True) + 1e3) / ((clean * audible).sum(-1, keepdim=True) + 1e3)
     clean = clean * filtered.clamp(0.01, 100)
     # Nor do slow changes of gain: each frame is brought to the reference's audible power.
     gain = (_audible(clean, threshold) + 5e3) / (_audible(noisy, threshold) + 5e3)

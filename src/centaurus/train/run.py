@@ -127,11 +127,11 @@ class Run:
         return self.read_json("config.json")
 
     def notes(self) -> dict[str, Any]:
-        """What was found in the data."""
-        found = self.read_json("data.json").get("notes", {}) if (self.folder / "data.json").exists() else {}
-        if not isinstance(found, dict):
+        """Return the notes that were written about the data."""
+        notes = self.read_json("data.json").get("notes", {}) if (self.folder / "data.json").exists() else {}
+        if not isinstance(notes, dict):
             raise RunError("is damaged: its notes are not an object", self.folder / "data.json")
-        return found
+        return notes
 
     def clips(self) -> dict[str, str] | None:
         """The fingerprints of the clips it learnt from; None for a run that has not begun."""
@@ -141,12 +141,12 @@ class Run:
         """A JSON file of the run; one that is damaged is an error that names it."""
         path = self.folder / name
         try:
-            found = json.loads(path.read_bytes())
+            data = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"is damaged: {error}", path) from error
-        if not isinstance(found, dict):
+        if not isinstance(data, dict):
             raise RunError("is damaged: it should hold an object", path)
-        return found
+        return data
 
     def write_json(self, name: str, data: Any) -> None:
         """A JSON file of the run, whole or not at all."""
@@ -185,8 +185,8 @@ class Run:
 
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint."""
-        found = sorted(self.checkpoints.glob("step-*")) if self.checkpoints.is_dir() else []
-        return found[-1] if found else None
+        written = sorted(self.checkpoints.glob("step-*")) if self.checkpoints.is_dir() else []
+        return written[-1] if written else None
 
     @property
     def unfinished(self) -> Path:
@@ -220,8 +220,8 @@ class Run:
         for name in expected:
             if not (checkpoint / name).is_file():
                 raise RunError(f"is damaged: {name} is missing", checkpoint)
-        found = _checksums(checkpoint)
-        wrong = [name for name in sorted(found) if found[name] != expected.get(name)]
+        actual = _checksums(checkpoint)
+        wrong = [name for name in sorted(actual) if actual[name] != expected.get(name)]
         if wrong:
             raise RunError(f"is damaged: {', '.join(wrong)} is not as it was written", checkpoint)
         try:
@@ -232,13 +232,13 @@ class Run:
 
 def _checksums(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file in a checkpoint but the list of them."""
-    found = {}
+    digests = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name != CHECKSUMS:
             with path.open("rb") as file:
-                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
 def _sync(path: Path) -> None:
@@ -275,8 +275,8 @@ def revision() -> str | None:
     """The git revision of the source, with ``+changes`` where files differ from it; None for an installed package."""
     here = Path(__file__).parent
     try:
-        found = _git(here, "rev-parse", "HEAD")
-        return found + ("+changes" if _git(here, "status", "--porcelain", "--untracked-files=no", ".") else "")
+        commit = _git(here, "rev-parse", "HEAD")
+        return commit + ("+changes" if _git(here, "status", "--porcelain", "--untracked-files=no", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 

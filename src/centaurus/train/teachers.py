@@ -38,11 +38,11 @@ def _from_model(model: str, classes: Sequence[str]) -> Answers:
         raise ValueError(f"{model} is a {net.task}, and a classifier is what could teach one")
     _check(model, net.settings.get("classes"), classes)
 
-    def hear(audio: Tensor) -> Tensor:
+    def answer(audio: Tensor) -> Tensor:
         with torch.no_grad():
             return net.to(audio.device)(audio)[..., -1]
 
-    return hear
+    return answer
 
 
 def _from_onnx(model: str, classes: Sequence[str]) -> Answers:
@@ -53,7 +53,7 @@ def _from_onnx(model: str, classes: Sequence[str]) -> Answers:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    inputs = [given.name for given in session.get_inputs()]
+    inputs = [value.name for value in session.get_inputs()]
     if len(inputs) != 1:
         raise ValueError(
             f"{model} wants {', '.join(inputs)}: a teacher takes audio (batch, 1, samples) and nothing else"
@@ -61,11 +61,11 @@ def _from_onnx(model: str, classes: Sequence[str]) -> Answers:
     words = session.get_modelmeta().custom_metadata_map.get("classes")
     _check(model, words and json.loads(words), classes)
 
-    def hear(audio: Tensor) -> Tensor:
+    def answer(audio: Tensor) -> Tensor:
         logits = session.run(None, {inputs[0]: np.ascontiguousarray(audio.detach().float().cpu().numpy())})[0]
         return torch.from_numpy(logits).to(audio.device)
 
-    return hear
+    return answer
 
 
 def _check(model: str, known: object, classes: Sequence[str]) -> None:
@@ -89,8 +89,8 @@ def label_order(vocabulary: Path | None, outputs: int) -> list[int]:
     number of outputs, as the two public releases of wav2vec2 on LibriSpeech have them.
     """
     if vocabulary is not None and vocabulary.is_file():
-        found = json.loads(vocabulary.read_text(encoding="utf-8"))
-        names = {str(name).upper() if len(name) == 1 else name: int(k) for name, k in found.items()}
+        symbols = json.loads(vocabulary.read_text(encoding="utf-8"))
+        names = {str(name).upper() if len(name) == 1 else name: int(k) for name, k in symbols.items()}
         if "<pad>" not in names and "-" in names:
             names["<pad>"] = names["-"]
     elif outputs in ORDERS:
@@ -116,8 +116,8 @@ class Wav2Vec2:
         if not Path(path).is_dir():
             raise ValueError(f"the teacher is a local folder of a wav2vec2 model, as transformers saves it: no {path}")
         transformers = extra("transformers")
-        found = transformers.Wav2Vec2ForCTC.from_pretrained(str(path), local_files_only=True)
-        self.model: Any = found.eval().requires_grad_(False)
+        model = transformers.Wav2Vec2ForCTC.from_pretrained(str(path), local_files_only=True)
+        self.model: Any = model.eval().requires_grad_(False)
         self.order = label_order(Path(path) / "vocab.json", self.model.config.vocab_size)
 
     @torch.no_grad()
@@ -153,12 +153,12 @@ class Precomputed:
             path = path if path.is_file() else logits_file(self.folder, name)
             if not path.is_file():
                 raise ValueError(f"the teacher has no logits for utterance {name}: there is no {path}")
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-            if found.ndim != 2 or found.shape[0] != len(CHARACTERS):
-                raise ValueError(f"{path} should be ({len(CHARACTERS)}, frames), it is {found.shape}")
+            logits = np.load(path, mmap_mode="r", allow_pickle=False)
+            if logits.ndim != 2 or logits.shape[0] != len(CHARACTERS):
+                raise ValueError(f"{path} should be ({len(CHARACTERS)}, frames), it is {logits.shape}")
             first = start // FRAME
-            last = min(first + found.shape[1], whole.shape[1])
-            whole[:, first:last] = found[:, : last - first]
+            last = min(first + logits.shape[1], whole.shape[1])
+            whole[:, first:last] = logits[:, : last - first]
         return whole
 
 
@@ -203,10 +203,10 @@ def write_logits(
         except AudioError as error:
             faults[str(error.path)] = error.reason
             continue
-        found = teacher(torch.from_numpy(samples)[None, None].to(device))[0]
+        logits = teacher(torch.from_numpy(samples)[None, None].to(device))[0]
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.save(file, found.half().cpu().numpy())
+            np.save(file, logits.half().cpu().numpy())
         done += 1
         if watch is not None:
             watch(count, len(numbers))

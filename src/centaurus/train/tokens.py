@@ -41,8 +41,8 @@ def read_tokens(kind: str, transcripts: Iterable[str]) -> Tokens:
     return _used(wordpiece(path), transcripts) if kind.startswith("used:") else wordpiece(path)
 
 
-def _listed(found: set[str], split: Callable[[str], list[str]]) -> Tokens:
-    names = (BLANK, *sorted(found))
+def _listed(symbols: set[str], split: Callable[[str], list[str]]) -> Tokens:
+    names = (BLANK, *sorted(symbols))
     index = {name: k for k, name in enumerate(names)}
     return Tokens(names, _Lookup(index, split))
 
@@ -74,8 +74,8 @@ class _Pieces:
         self.path = path
 
     def __call__(self, text: str) -> list[int]:
-        found: list[int] = _tokenizer(self.path).encode(normalise(text), add_special_tokens=False).ids
-        return found
+        indices: list[int] = _tokenizer(self.path).encode(normalise(text), add_special_tokens=False).ids
+        return indices
 
 
 _LOADED: dict[str, Any] = {}

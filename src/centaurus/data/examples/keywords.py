@@ -60,10 +60,10 @@ class Keywords:
         seconds: float = 1.0,
         speech: Corpus | None = None,
     ) -> None:
-        found = words.values("word")
-        if not found:
+        available = words.values("word")
+        if not available:
             raise ValueError(f"the {words.name} corpus has no clips with a word")
-        names = found if classes is None else subset(classes, found)
+        names = available if classes is None else subset(classes, available)
         self.classes = (*names, BACKGROUND) if background else names
         self.words = words.where(word=names)
         self.others = words.of(clip for clip in words if clip.labels.get("word", names[0]) not in names)
@@ -159,9 +159,9 @@ def some_noise(noise: Corpus | None, frames: int, rate: int, rng: np.random.Gene
 
 def without_words(speech: Corpus, words: Sequence[str]) -> Corpus:
     """Return the clips with a transcript that has none of the words."""
-    wanted = {word.lower() for word in words}
+    excluded = {word.lower() for word in words}
     return speech.of(
         clip
         for clip in speech
-        if (said := re.findall(r"[a-z']+", clip.labels.get("transcript", "").lower())) and wanted.isdisjoint(said)
+        if (said := re.findall(r"[a-z']+", clip.labels.get("transcript", "").lower())) and excluded.isdisjoint(said)
     )
