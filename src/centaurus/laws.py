@@ -166,7 +166,7 @@ def no_mutation(case: Case) -> Law:
 
 @torch.no_grad()
 def rows_independent(case: Case) -> Law:
-    """A row of a batch gives the output it has alone, whatever the other rows hold."""
+    """A row of a batch gives the output it has alone, independent of the other rows."""
     layer, u = case.layer, case.signal
     whole = layer(u)
     worst = 0.0

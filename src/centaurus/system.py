@@ -71,7 +71,7 @@ def replacing(
 
 
 def is_reserved(name: str) -> bool:
-    """Whether Windows takes a file of this name for a device, whatever its suffix, so that what is written is lost."""
+    """Return whether Windows takes a file of this name for a device, with any suffix, so that its contents are lost."""
     return name.partition(".")[0].rstrip(" ").upper() in RESERVED
 
 

@@ -35,7 +35,7 @@ def istft(spectra: NDArray[np.complex64], length: int, size: int = 512, hop: int
 
 
 def frame_count(length: int, size: int = 512, hop: int = 128) -> int:
-    """How many spectra a signal has: every sample lies in ``size / hop`` of them."""
+    """Return the number of spectra of a signal: every sample lies in ``size / hop`` of them."""
     return max(1, -(-length // hop)) + size // hop - 1
 
 
@@ -87,7 +87,7 @@ def save_png(
     floor: float = 80.0,
     overwrite: bool = True,
 ) -> None:
-    """A picture of the signals, one above the other, each under its name; colours are the same dB in all.
+    """Write spectrograms of the signals, one above the other, each under its name; colours are the same dB in all.
 
     ``floor`` is how far below the loudest the darkest colour lies. Needs the extra ``plot``.
     """

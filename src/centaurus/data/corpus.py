@@ -38,7 +38,7 @@ class Clip:
 
 
 class Faults:
-    """What could not be used, and why. With ``on_fault="fail"`` the first fault is raised."""
+    """Files that could not be used, with the reasons. With ``on_fault="fail"`` the first fault is raised."""
 
     def __init__(self, on_fault: OnFault = "skip") -> None:
         if on_fault not in ("skip", "fail"):
@@ -87,18 +87,18 @@ class Corpus:
         return sum(clip.frames / clip.rate for clip in self.clips if clip.frames > 0)
 
     def of(self, clips: Iterable[Clip]) -> Corpus:
-        """The same corpus with other clips."""
+        """Return the same corpus with other clips."""
         return replace(self, clips=tuple(clips))
 
     def where(self, **labels: str | tuple[str, ...]) -> Corpus:
-        """The clips with these labels; several values of a label as a tuple."""
+        """Return the clips with these labels; several values of a label as a tuple."""
         allowed = {key: (value,) if isinstance(value, str) else value for key, value in labels.items()}
         return self.of(
             clip for clip in self.clips if all(clip.labels.get(key) in values for key, values in allowed.items())
         )
 
     def split(self, *names: str) -> Corpus:
-        """The clips of some splits: ``train``, ``val``, ``test``. A split without clips is an error."""
+        """Return the clips of some splits: ``train``, ``val``, ``test``. A split without clips is an error."""
         chosen = self.where(split=names)
         if not chosen.clips:
             known = ", ".join(self.values("split")) or "none"
@@ -106,15 +106,15 @@ class Corpus:
         return chosen
 
     def values(self, label: str) -> tuple[str, ...]:
-        """The values a label takes, sorted."""
+        """Return the values of a label, sorted."""
         return tuple(sorted({clip.labels[label] for clip in self.clips if label in clip.labels}))
 
     def load(self, clip: Clip | int, start: int = 0, frames: int = -1) -> Samples:
-        """A clip, or ``frames`` of it from ``start`` on, at the corpus's rate."""
+        """Return a clip, or ``frames`` of it from ``start`` on, at the corpus's rate."""
         return load(self.clips[clip] if isinstance(clip, int) else clip, self.rate, start, frames)
 
     def take(self, index: int, start: int = 0, frames: int = -1) -> tuple[Clip, Samples]:
-        """A clip and its samples; in place of one that cannot be read, the next one that can."""
+        """Return a clip and its samples; in place of one that cannot be read, the next one that can."""
         for step in range(len(self.clips)):
             clip = self.clips[(index + step) % len(self.clips)]
             try:
@@ -125,7 +125,7 @@ class Corpus:
 
 
 def load(clip: Clip, rate: int | None = None, start: int = 0, frames: int = -1) -> Samples:
-    """A clip as one channel (t,), or ``frames`` of it from ``start`` on, counted at ``rate``.
+    """Return a clip as one channel (t,), or ``frames`` of it from ``start`` on, counted at ``rate``.
 
     Only the frames that are needed are decoded and resampled. One below ``rate`` is an error: it lacks the upper band.
     """
@@ -140,7 +140,7 @@ def load(clip: Clip, rate: int | None = None, start: int = 0, frames: int = -1) 
 
 
 def checked(clip: Clip, rate: int | None = None) -> Samples:
-    """A whole clip that is neither empty, nor silent, nor shorter than its file's header says."""
+    """Return a whole clip, which must be neither empty, nor silent, nor shorter than its file's header says."""
     if clip.path.suffix != ".npy" and audio.info(clip.path).truncated:
         raise AudioError("is shorter than its header says", clip.path)
     x = load(clip, rate)
@@ -187,7 +187,7 @@ def _decoded(clip: Clip, rate: int, start: int, frames: int) -> Samples:
 
 
 def _window(source: Any, clip: Clip, own: int, rate: int, start: int, frames: int) -> Samples:
-    """Some frames at ``rate`` of a source at its own rate: a crop with a margin, resampled, and trimmed."""
+    """Return frames at ``rate`` of a source at its own rate: a crop with a margin, resampled, and trimmed."""
     if own < rate:
         raise AudioError(f"has {own} Hz, too low for {rate} Hz", clip.path)
     if own == rate:
@@ -224,7 +224,7 @@ def _fingerprint(clip: Clip) -> str:
 
 
 def _samples(clip: Clip) -> bytes:
-    """Spots of a clip within a file of decoded samples, 16 bits each."""
+    """Return the bytes of a few places of a clip within a file of decoded samples, 16 bits each."""
     samples = mapped(os.fspath(clip.path))
     end = len(samples) if clip.frames < 0 else clip.start + clip.frames
     own = samples[clip.start : end]

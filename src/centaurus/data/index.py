@@ -107,16 +107,16 @@ class Index:
         return Clip(self.source.path(name), name, labels=labels)
 
     def load(self, index: int, start: int = 0, frames: int = -1) -> Samples:
-        """An utterance, or some frames of it, at the index's rate."""
+        """Return an utterance, or some frames of it, at the index's rate."""
         return load(self[index], self.rate, start, frames)
 
     @cached_property
     def rows(self) -> Sequence[tuple[Piece, ...]]:
-        """Rows of utterances that resemble no held-out text, none longer than ``length``."""
+        """Return rows of utterances that resemble no held-out text, none longer than ``length``."""
         return _Joined(self)
 
     def texts(self) -> Iterator[str]:
-        """The text of every utterance in a row."""
+        """Return the text of every utterance in a row."""
         for row in self.rows:
             for piece in row:
                 yield self[piece.recording].labels["transcript"]
@@ -159,7 +159,7 @@ def open_index(
     measure: Measure | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """The index of one split of a folder, from the cache, or built now by as many processes as there are cores.
+    """Return the index of one split of a folder, from the cache, or built now by as many processes as there are cores.
 
     Texts that resemble one of ``held_out`` by more than ``limit`` (``without_leaks``) are in no row. What is cached is
     found again while ``transcripts.txt`` is unchanged; other held-out texts, limits and lengths reuse the measured
@@ -185,7 +185,7 @@ def open_index(
 
 
 def header_length(path: Path) -> tuple[int, int]:
-    """Frames and rate of a sound file by its header."""
+    """Return frames and rate of a sound file by its header."""
     facts = audio.info(path)
     if not facts.frames:
         raise AudioError("is empty", path)
@@ -281,7 +281,7 @@ _HELD: dict[tuple[int, float], HeldOut] = {}
 
 
 def _held_out(texts: tuple[str, ...], limit: float) -> HeldOut:
-    """Made once in a process, which packs many shards."""
+    """Return the held-out texts, read once in a process, which packs many shards."""
     key = (hash(texts), limit)
     if key not in _HELD:
         _HELD.clear()
@@ -302,7 +302,7 @@ def _run_missing(work: Callable[[Any], None], jobs: list[Any], processes: int | 
 
 
 def _shards(path: Path, size: int, shard_bytes: int) -> list[tuple[int, int]]:
-    """Byte ranges of whole lines."""
+    """Return byte ranges of whole lines."""
     ends = [0]
     with path.open("rb") as file:
         while ends[-1] < size:
@@ -315,7 +315,7 @@ def _shards(path: Path, size: int, shard_bytes: int) -> list[tuple[int, int]]:
 def _lines(
     letters: NDArray[np.uint8], path: Path, begin: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Where lines of a shard start, where their tab is, and where they end."""
+    """Return where the lines of a shard start, where their tab is, and where they end."""
     ends = np.flatnonzero(letters == NEWLINE)
     if not len(ends) or ends[-1] != len(letters) - 1:
         ends = np.append(ends, len(letters))

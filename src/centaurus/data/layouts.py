@@ -121,7 +121,7 @@ def open_corpus(
 
 
 def sound_files(folder: Path) -> Iterator[Path]:
-    """Every sound file below a folder, no pipe or device, in an order that does not depend on the disk."""
+    """Yield every sound file below a folder, but no pipe or device, in an order that does not depend on the disk."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         paths = (Path(place, name) for name in sorted(names) if _is_sound(name))
@@ -129,14 +129,14 @@ def sound_files(folder: Path) -> Iterator[Path]:
 
 
 def sound_files_in(folder: Path) -> Iterator[Path]:
-    """The sound files of a folder itself, sorted."""
+    """Yield the sound files of a folder itself, sorted."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if _is_sound(entry.name) and entry.is_file())
     yield from (folder / name for name in names)
 
 
 def speaker_of(path: Path) -> str:
-    """Who speaks, from the name of the file; otherwise the folder stands for the speaker."""
+    """Return the speaker's name, from the name of the file or else its folder."""
     match = _SPEAKER.search(path.stem)
     return (match[1] or match[2]) if match else path.parent.name
 
@@ -161,7 +161,7 @@ def _id(clip: Clip) -> str:
 
 
 def subset(words: int | Sequence[str], available: Sequence[str]) -> tuple[str, ...]:
-    """The words of the 35-, 30- or 10-word task, or those given; all must be among the words available."""
+    """Return the words of the 35-, 30- or 10-word task, or ``words``; all must be among ``available``."""
     if isinstance(words, int):
         if words not in SUBSETS:
             raise ValueError(f"there are tasks of {', '.join(map(str, sorted(SUBSETS)))} words, none of {words}")
@@ -175,7 +175,7 @@ def subset(words: int | Sequence[str], available: Sequence[str]) -> tuple[str, .
 
 
 def word_clips(root: Path) -> Iterator[Clip]:
-    """Every word, with the official split, and the background noise."""
+    """Yield a clip for every word, with the official split, and for the background noise."""
     splits = official_splits(root)
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         if folder.name == NOISE_FOLDER:
@@ -191,7 +191,7 @@ def word_clips(root: Path) -> Iterator[Clip]:
 
 
 def official_splits(root: Path) -> dict[str, str]:
-    """Which clips the lists beside the words put into validation and testing; empty without lists."""
+    """Return the split of each clip that the validation and testing lists name; empty without lists."""
     splits: dict[str, str] = {}
     for name, split in LISTS.items():
         path = root / name
@@ -205,14 +205,14 @@ def official_splits(root: Path) -> dict[str, str]:
 
 
 def hashed_split(speaker: str, val: float = 10, test: float = 10) -> str:
-    """A split in percent that depends on the speaker alone: the rule by which the official lists were made."""
+    """Return a split that depends only on the speaker: the rule by which the official lists were made."""
     most = 2**27 - 1
     percent = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
     return "val" if percent < val else "test" if percent < val + test else "train"
 
 
 def paired_folders(root: Path) -> dict[str, dict[str, Path]]:
-    """Folders of pairs by set: ``{"testset": {"clean": …, "noisy": …}}``; those without a partner are left out."""
+    """Return folders of pairs by set: ``{"testset": {"clean": …, "noisy": …}}``; others are left out."""
     sets: dict[str, dict[str, Path]] = {}
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         if match := _PAIRED.match(folder.name):
@@ -221,7 +221,7 @@ def paired_folders(root: Path) -> dict[str, dict[str, Path]]:
 
 
 def paired_clips(root: Path, faults: Faults) -> Iterator[Clip]:
-    """Both halves of every pair. A file without its partner is a fault."""
+    """Yield both clips of every pair. A file without its partner is a fault."""
     for name, folders in paired_folders(root).items():
         files = {kind: {path.stem: path for path in sound_files(folder)} for kind, folder in folders.items()}
         for kind, other in (("clean", "noisy"), ("noisy", "clean")):
@@ -244,7 +244,7 @@ def paired_clips(root: Path, faults: Faults) -> Iterator[Clip]:
 
 
 def pairs(corpus: Iterable[Clip]) -> list[tuple[Clip, Clip]]:
-    """(noisy, clean) of the same name in the same set; clips without a partner are left out."""
+    """Return (noisy, clean) clips of the same name in the same set; clips without a partner are left out."""
     sides: dict[str, dict[tuple[str, str], Clip]] = {"clean": {}, "noisy": {}}
     for clip in corpus:
         kind = clip.labels.get("kind", "")
@@ -254,7 +254,7 @@ def pairs(corpus: Iterable[Clip]) -> list[tuple[Clip, Clip]]:
 
 
 def mixing_root(root: Path) -> tuple[Path, Path] | None:
-    """The folders of clean speech and of noise, here or below ``datasets`` or ``datasets_fullband``."""
+    """Return the folders of clean speech and of noise, here or below ``datasets`` or ``datasets_fullband``."""
     for place in (root, root / "datasets_fullband", root / "datasets"):
         if place.is_dir():
             names = sorted(path for path in place.iterdir() if path.is_dir())
@@ -266,7 +266,7 @@ def mixing_root(root: Path) -> tuple[Path, Path] | None:
 
 
 def mixing_clips(speech: Path, noise: Path) -> Iterator[Clip]:
-    """Speech with the set it comes from (``vctk``, ``librivox`` or the name of its folder), and noise."""
+    """Yield clips of speech with the set they come from (``vctk``, ``librivox`` or the folder's name), and of noise."""
     voices = []
     for path in sound_files(speech):
         inner = path.relative_to(speech)
@@ -294,7 +294,7 @@ def _speaker(clip: Clip) -> str:
 
 
 def subsets(root: Path) -> list[Path]:
-    """The subset folders (train-clean-100, dev-other …) here or in ``LibriSpeech``, or this folder if it is one."""
+    """Return the subset folders (train-clean-100 …) here or in ``LibriSpeech``, or this folder if it is one."""
     for place in (root, root / "LibriSpeech"):
         if place.is_dir():
             folders = [path for path in sorted(place.iterdir()) if path.is_dir() and _split(path) and _texts(path)]
@@ -304,7 +304,7 @@ def subsets(root: Path) -> list[Path]:
 
 
 def librispeech_clips(root: Path, faults: Faults) -> Iterator[Clip]:
-    """Every utterance. One whose sound file is absent is a fault."""
+    """Yield a clip for every utterance. One whose sound file is absent is a fault."""
     for folder in subsets(root):
         for texts in sorted(folder.glob("*/*/*.trans.txt")):
             speaker, chapter = texts.parent.parent.name, texts.parent.name
@@ -320,12 +320,12 @@ def librispeech_clips(root: Path, faults: Faults) -> Iterator[Clip]:
 
 
 def mls_folders(root: Path) -> list[Path]:
-    """The split folders that have a transcripts.txt."""
+    """Return the split folders that have a transcripts.txt."""
     return [path.parent for path in sorted(root.glob(f"*/{TRANSCRIPTS}")) if path.parent.name in SPLITS]
 
 
 def mls_clips(root: Path) -> Iterator[Clip]:
-    """Every utterance of the texts. Ten million files are not looked for one by one: loading tells."""
+    """Yield a clip for every line of the texts. With ten million files, a missing one is found when it is loaded."""
     for folder in mls_folders(root):
         suffix = sound_suffix(folder / "audio")
         for name, text in _lines(folder / TRANSCRIPTS, "\t"):
@@ -346,7 +346,7 @@ def _texts(folder: Path) -> bool:
 
 
 def sound_suffix(folder: Path) -> str:
-    """The suffix of the sound files below a folder, by the first that is found."""
+    """Return the suffix of the sound files below a folder, by the first match."""
     for suffix in (".flac", ".opus", ".ogg", ".wav"):
         if next(folder.glob(f"*/*/*{suffix}"), None) is not None:
             return suffix

@@ -63,7 +63,7 @@ class HeldOut:
         self._hashes = np.unique(np.array([_run_hash(run) for run in long], np.uint64))
 
     def closest(self, text: str) -> tuple[int, float]:
-        """The held-out text that shares most with a text, and the share; (-1, 0) if none shares anything."""
+        """Return the held-out text that shares most with a text, and the share; (-1, 0) if none shares anything."""
         own = _runs(text)
         shared = Counter(number for run in own for number in self._where.get(run, ()))
         alike = {number: count / min(len(own), self._sizes[number]) for number, count in shared.items()}
@@ -71,7 +71,7 @@ class HeldOut:
         return worst, alike.get(worst, 0.0)
 
     def leaks(self, letters: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int]:
-        """The numbers of the texts ``letters[starts[k] : ends[k]]`` (UTF-8) that resemble a held-out one."""
+        """Return the numbers of the texts ``letters[starts[k] : ends[k]]`` (UTF-8) that resemble a held-out one."""
         return [
             number
             for number in self.candidates(letters, starts, ends).tolist()
@@ -81,7 +81,7 @@ class HeldOut:
     def candidates(
         self, letters: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Texts that may resemble a held-out one: every one that does, and few others.
+        """Return texts that may resemble a held-out one: every one that does, and few others.
 
         A run of four words is compared by its hash. Texts with other than ASCII letters, and those of fewer than four
         words, are all candidates.
@@ -110,7 +110,7 @@ class HeldOut:
 
 
 def _runs(text: str) -> set[Run]:
-    """Every run of four words of a text, whatever its case and punctuation; a shorter text is one run."""
+    """Return every run of four words of a text, without case and punctuation; a shorter text is one run."""
     words = _WORD.findall(text.casefold())
     if not words:
         return set()
@@ -128,7 +128,7 @@ _FOLDED = np.array([ord(chr(k).lower()) if k < 128 and _WORD.match(chr(k)) else 
 
 
 def _word_hashes(folded: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The hash of every word, and where it begins; ``folded`` is zero between words."""
+    """Return the hash of every word, and where it begins; ``folded`` is zero between words."""
     inside = folded != 0
     begins = inside.copy()
     begins[1:] &= ~inside[:-1]

@@ -15,14 +15,14 @@ Samples = NDArray[np.float32]
 
 
 def coloured(rng: np.random.Generator, frames: int, slope: float | None = None, rate: int = 16_000) -> Samples:
-    """Noise whose amplitude falls as frequency^−slope: 0 white, ½ pink, 1 brown; a random slope by default."""
+    """Return noise whose amplitude falls as frequency^−slope: 0 white, ½ pink, 1 brown; a random slope by default."""
     slope = rng.uniform(-0.3, 1.3) if slope is None else slope
     white = rng.standard_normal(frames, dtype=np.float32)
     return unit(filtered(white, lambda hertz: (np.maximum(hertz, 30) / 1000) ** -slope, rate))
 
 
 def hum(rng: np.random.Generator, frames: int, mains: float | None = None, rate: int = 16_000) -> Samples:
-    """Mains hum: 50 or 60 Hz, a little off, with up to eleven harmonics of random strength and phase."""
+    """Return mains hum: 50 or 60 Hz, a little off, with up to eleven harmonics of random strength and phase."""
     base = (rng.choice([50.0, 60.0]) if mains is None else mains) * (1 + rng.uniform(-0.005, 0.005))
     count = int(rng.integers(1, 12))
     order = np.arange(1, count + 1)
@@ -36,14 +36,14 @@ def hum(rng: np.random.Generator, frames: int, mains: float | None = None, rate:
 
 
 def rumble(rng: np.random.Generator, frames: int, rate: int = 16_000) -> Samples:
-    """Noise below 15 to 60 Hz, as of traffic, wind and handling: barely audible, but often most of the power."""
+    """Return noise below 15 to 60 Hz, as of traffic, wind and handling: barely audible, but often most of the power."""
     corner, slope = rng.uniform(15, 60), rng.uniform(2, 5)
     white = rng.standard_normal(frames, dtype=np.float32)
     return unit(filtered(white, lambda hertz: 1 / (1 + (hertz / corner) ** slope), rate))
 
 
 def babble(voices: Sequence[Samples]) -> Samples:
-    """Several voices at once, each as loud as the others."""
+    """Return several voices at once, each as loud as the others."""
     if not voices:
         raise ValueError("babble needs at least one voice")
     return unit(np.sum([unit(voice) for voice in voices], axis=0, dtype=np.float32))
@@ -58,7 +58,7 @@ def combine(first: Samples, *others: tuple[Samples, float]) -> Samples:
 
 
 def equalised(rng: np.random.Generator, x: Samples, depth_db: float, points: int = 6, rate: int = 16_000) -> Samples:
-    """A smooth random response, up to ±depth at points over log frequency: another room, another microphone."""
+    """Apply a smooth random response, up to ±depth at points over log frequency: another room, another microphone."""
     curve = rng.uniform(-depth_db, depth_db, points)
 
     def response(hertz: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:

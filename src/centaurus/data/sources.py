@@ -199,7 +199,7 @@ def _check(path: Path, archive: Archive, moved: Callable[[float], object]) -> No
 
 
 def _unpack(path: Path, folder: Path, top: str) -> None:
-    """Unpack an archive; what would land outside of the folder is refused."""
+    """Unpack an archive; refuse members that would land outside of the folder."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:

@@ -92,7 +92,7 @@ class Phone:
 
 @dataclass(frozen=True)
 class Speaker:
-    """What differs between speakers: pitch, length of the vocal tract, speed, breath."""
+    """A speaker's voice: pitch, length of the vocal tract, speed, breath."""
 
     pitch: float
     tract: float

@@ -107,7 +107,7 @@ class Graph:
         return unique
 
     def keep(self, state: str, value: str) -> None:
-        """What a state is after this piece."""
+        """Set the value of a state after this piece."""
         self._after[state] = value
 
     def model(

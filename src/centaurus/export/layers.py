@@ -203,7 +203,7 @@ def _(layer: CausalConv, g: Graph, u: Signal, name: str) -> Signal:
 
 
 def _with_past(g: Graph, u: Signal, name: str, frames: int) -> str:
-    """A signal with so many frames before it, which are a state."""
+    """Return a signal with ``frames`` frames before it, which are a state."""
     if frames == 0:
         return u.name
     state = g.state(name, 1, frames, u.channels)
@@ -306,7 +306,7 @@ def _(layer: WindowedMean, g: Graph, u: Signal, name: str) -> Signal:
 
 @lower.register
 def _(layer: DCBlock, g: Graph, u: Signal, name: str) -> Signal:
-    """In blocks: a matrix inside each, and one that carries the leaky sum from block to block."""
+    """Add nodes in blocks: a matrix inside each, and one that carries the leaky sum from block to block."""
     q = max(k for k in range(1, min(64, u.frames) + 1) if u.frames % k == 0)
     blocks, pole = u.frames // q, layer.pole
     age = np.arange(q) - np.arange(q)[:, None]

@@ -88,7 +88,7 @@ def inverse_column_table(window: int, columns: int, rows: int) -> Array:
 
 
 def bin_order(window: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each channel of a spectrum stands among the groups, and which channel stands at each place of them."""
+    """Return the place of each channel of a spectrum among the groups, and the channel at each place of them."""
     groups = bin_groups(window, window // columns)
     most, bins = max(map(len, groups)), window // 2 + 1
     place, channel = np.zeros(2 * bins, np.int64), np.zeros(2 * most * len(groups), np.int64)

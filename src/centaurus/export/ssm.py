@@ -49,7 +49,7 @@ def lower_ssm(g: Graph, layer: SSM, u: Signal, name: str) -> Signal:
 
 
 def choose(local: Local, frames: int) -> Choice:
-    """The cheapest way through a piece of this many frames."""
+    """Return the cheapest method for a piece of this many frames."""
     return min((c for q in divisors(frames) for c in ways(local, frames, q)), key=lambda c: c.seconds)
 
 
@@ -201,7 +201,7 @@ def _recur(
 
 
 def _pieces(g: Graph, x: str, count: int, size: int, axis: int = 2) -> list[str]:
-    """So many pieces of one size along an axis."""
+    """Split into ``count`` pieces of one size along an axis."""
     return [x] if count == 1 else g.split(x, [size] * count, axis=axis)
 
 

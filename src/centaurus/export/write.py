@@ -93,7 +93,7 @@ def default_chunk(model: Layer) -> int:
 
 
 class About(NamedTuple):
-    """What a file says about a model besides its shapes: its task, and settings as a network has them."""
+    """The metadata of a model besides its shapes: its task, and settings as a network has them."""
 
     task: str
     settings: dict[str, Any]
@@ -134,7 +134,7 @@ def describe(
     states: tuple[StateShape, ...],
     about: About | None = None,
 ) -> Settings:
-    """What a file says about its network; a tree of layers of which nothing else is known has the task ``layers``."""
+    """Return the metadata of an export; a tree of layers that is not a ``Network`` has the task ``layers``."""
     task, given = about or (About(net.task, net.settings) if isinstance(net, Network) else About(LAYERS, {}))
     return Settings(
         task=task,

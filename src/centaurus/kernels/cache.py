@@ -17,7 +17,7 @@ _store: ContextVar[Store | None] = ContextVar("centaurus-tables", default=None)
 
 @contextmanager
 def held(store: Store) -> Iterator[None]:
-    """Inside, what ``once`` makes is kept in ``store`` and found there again."""
+    """Keep what ``once`` makes inside this context in ``store``."""
     token = _store.set(store)
     try:
         yield
@@ -26,7 +26,7 @@ def held(store: Store) -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """``make()``, or what it gave before inside the same ``held``."""
+    """Return ``make()``, or its earlier result inside the same ``held``."""
     store = _store.get()
     if store is None:
         return make()

@@ -57,7 +57,7 @@ def toeplitz(k: Tensor, rows: int, columns: int, lag: int = 0) -> Tensor:
 def chunk_tables(
     weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, kernel: str, phase: str, chunk: int
 ) -> list[Tensor]:
-    """What a chunk needs: Toeplitz (kernel p q), into states (modes phase p h), out of them (weight q h), a^Q.
+    """Return a chunk's tables: Toeplitz (kernel p q), into states (modes phase p h), out of them (weight q h), a^Q.
 
     With a ``phase`` index the weight's entries for its two values differ by the factor i, which the
     state takes over: the tables out of the state have the weight at phase zero.

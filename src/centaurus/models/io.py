@@ -88,7 +88,7 @@ class ModelError(ValueError):
 
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
-    """There is no such file, and no shipped model of that name."""
+    """Neither a file nor a shipped model has this name."""
 
     def __str__(self) -> str:
         return self.reason

@@ -125,7 +125,7 @@ class Stream:
         self._rest, self.samples, self.frames = rest, samples, frames
 
     def _counts(self, tensors: Mapping[str, Tensor], name: str) -> list[int]:
-        """How many samples or frames each row of a saved stream has had."""
+        """Return the samples or frames that each row of a saved stream has had."""
         counts = tensors.get(name, torch.empty(0))
         if counts.shape != (self.batch,):
             raise ValueError(f"the saved stream has {len(counts.flatten())} rows, this one has {self.batch}")

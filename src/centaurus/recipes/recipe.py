@@ -60,7 +60,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(Training):
-    """How recordings are read."""
+    """Settings of how recordings are read."""
 
     rate: int = 16_000
     """Sample rate of the network, in Hz; recordings are resampled to it."""
@@ -79,7 +79,7 @@ class Reading(Training):
     def find(
         self, folder: str | Path, splits: Iterable[str] | None = None, kinds: Iterable[str] | None = None
     ) -> Corpus:
-        """What a folder has of some splits and kinds."""
+        """Return the clips of a folder, of some splits and kinds or all."""
         return open_corpus(folder, splits, kinds, self.rate, self.cache or None, self.on_fault)
 
     def read(self, corpus: Corpus) -> Corpus:

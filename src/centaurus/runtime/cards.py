@@ -32,7 +32,7 @@ class Shipped:
     licence: str
 
     def json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return asdict(self)
 
 

@@ -44,7 +44,7 @@ class UpperBand:
         self._ended = False
 
     def pair(self, heard: Block, clean: Block) -> Block:
-        """Take network input and output (channels, t) at their places; the input (channels, t) of that output."""
+        """Take network input and output (channels, t); return the part of the input that belongs to the output."""
         self._heard = np.concatenate([self._heard, heard], axis=1)
         count = clean.shape[1]
         low, self._heard = self._heard[:, :count], self._heard[:, count:]
@@ -52,7 +52,7 @@ class UpperBand:
         return low
 
     def end(self) -> None:
-        """Keep the last gain for what is left."""
+        """Keep the last gain for the rest of the stream."""
         self._ended = True
 
     @property
@@ -64,7 +64,7 @@ class UpperBand:
         return max(0, math.floor(frames / self._frames_per_sample) - self._given)
 
     def scale(self, high: Block) -> Block:
-        """The next samples (channels, n) above the network's band times their gains."""
+        """Return the next samples (channels, n) above the network's band times their gains."""
         at = (self._given + np.arange(high.shape[1])) * self._frames_per_sample
         frames = self._first + np.arange(self._gains.shape[1])
         scaled = np.stack([x * np.interp(at, frames, g) for x, g in zip(high, self._gains, strict=True)])
@@ -92,7 +92,7 @@ class UpperBand:
 
 
 def _high_pass(cut: float, taps: int) -> NDArray[np.float32]:
-    """A linear-phase filter that keeps what lies above ``cut`` of the band: a windowed sinc, one at the band's end."""
+    """Return a linear-phase filter that keeps what lies above ``cut`` of the band: a windowed sinc."""
     at = np.arange(taps) - (taps - 1) / 2
     low = cut * np.sinc(cut * at) * np.hamming(taps)
     high = (at == 0) - low / low.sum()

@@ -68,7 +68,7 @@ class Settings:
     peak: float = PEAK
 
     def frames(self, samples: int) -> int:
-        """Output frames for so many samples."""
+        """Return the output frames for this many samples."""
         return samples * self.ratio.numerator // self.ratio.denominator
 
     @property
@@ -77,7 +77,7 @@ class Settings:
         return sum(math.prod(state.shape) for state in self.states)
 
     def json(self) -> dict[str, Any]:
-        """As plain data, for the file."""
+        """Return plain data, for the file."""
         return {
             "version": VERSION,
             "task": self.task,

@@ -130,7 +130,7 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What an ONNX file says: its bytes, and what they mean."""
+    """The bytes of an ONNX file and the graph they describe."""
 
     data: bytes
     metadata: dict[str, str]

@@ -30,7 +30,7 @@ class Node(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What a rule sees of a node: shapes of the inputs, values of those that are integer constants, attributes."""
+    """The arguments of a rule: shapes of the inputs, values of those that are integer constants, attributes."""
 
     shapes: Sequence[Shape]
     integers: Sequence[NDArray[np.int64] | None]

@@ -47,7 +47,7 @@ class Spotter:
         return self._intake.repaired
 
     def process(self, x: NDArray[np.float32]) -> list[Keyword]:
-        """The keywords that can be reported now."""
+        """Return the keywords that can be reported now."""
         return self._spotting.push(self.session.process(self._intake.process(x)[0]))
 
     def flush(self) -> list[Keyword]:
@@ -57,7 +57,7 @@ class Spotter:
 
 
 def smoothing_of(settings: Settings) -> Smoothing:
-    """When a model's keywords are reported, as its file says."""
+    """Return the smoothing that a model's file asks for."""
     usual = Smoothing()
     return Smoothing(settings.threshold or usual.threshold, window=settings.window or usual.window)
 
@@ -69,7 +69,7 @@ def spot(
     smoothing: Smoothing | None = None,
     words: Sequence[str] | None = None,
 ) -> list[Keyword]:
-    """The keywords in samples (t,) or (channels, t), with their times and confidence."""
+    """Return the keywords in samples (t,) or (channels, t), with their times and confidence."""
     x = as_rows(samples)
     job = Spotter(model, rate, x.shape[0], smoothing, words=words)
     return job.process(x) + job.flush()

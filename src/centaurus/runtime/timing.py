@@ -51,12 +51,12 @@ class Timing:
     latency_ms: float
 
     def json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
 def summary(name: str, settings: Settings, seconds: np.ndarray) -> Timing:
-    """The figures of measured steps. Latency: a sample waits for its chunk to fill, then for 99 of 100 steps."""
+    """Return the figures of measured steps. Latency: a sample waits for its chunk to fill, then for 99 of 100 steps."""
     chunk = settings.chunk / settings.rate
     p50, p95, p99 = (float(np.percentile(seconds, q)) for q in (50, 95, 99))
     return Timing(
@@ -90,13 +90,13 @@ def time_steps(step: Callable[[np.ndarray], object], chunk: int, seconds: float)
 
 
 def time_session(model: str | Path, threads: int, seconds: float, name: str) -> Timing:
-    """Return a session of one stream with this many threads (0: one for each core)."""
+    """Time a session of one stream with this many threads (0: one for each core)."""
     session = Session(model, threads=threads)
     return summary(name, session.settings, time_steps(session.process, session.settings.chunk, seconds))
 
 
 def weigh(path: Path) -> int | None:
-    """Bytes that model and session add to a process with numpy and onnxruntime; none where it cannot be measured."""
+    """Return the bytes that model and session add to a process with numpy and onnxruntime; None where unknown."""
     if not Path("/proc/self/statm").exists():
         return None
     done = subprocess.run([sys.executable, "-c", WEIGH, str(path)], capture_output=True, text=True, check=False)

@@ -36,7 +36,7 @@ class Transcriber:
         return self._intake.repaired
 
     def process(self, x: NDArray[np.float32]) -> list[Word]:
-        """The words that have ended."""
+        """Return the words that have ended."""
         return self._hear(self.session.process(self._intake.process(x)[0]))
 
     @property
@@ -54,7 +54,7 @@ class Transcriber:
 
 
 def transcribe(samples: ArrayLike, rate: int, model: str | os.PathLike[str] = MODEL) -> list[Word]:
-    """The words in samples (t,) or (channels, t), with their times."""
+    """Return the words in samples (t,) or (channels, t), with their times."""
     x = as_rows(samples)
     job = Transcriber(model, rate, x.shape[0])
     return job.process(x) + job.flush()

@@ -1,4 +1,4 @@
-"""What an exported file must keep, measured without torch: however a signal comes in, the same goes out."""
+"""The laws of an exported file, measured without torch: the output does not depend on how a signal is cut."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _restored(path: str | Path, session: Session, signal: Samples, whole: Sample
 
 
 def _joined(session: Session, signal: Samples, whole: Samples) -> float:
-    """A stream in the last row, after another one has left it; both rows before it go on."""
+    """Measure a stream in the last row, after another one has left it while the rows before it continued."""
     late = session.settings.chunk
     session.join()
     session.join()

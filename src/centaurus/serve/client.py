@@ -78,7 +78,7 @@ class Client:
             raise _ended(error) from error
 
     def end(self) -> None:
-        """Say that everything was sent."""
+        """Tell the server that everything was sent."""
         self._socket.send(json.dumps({"type": "end"}))
 
     def __iter__(self) -> Iterator[Result]:
@@ -101,7 +101,7 @@ class Client:
                 raise ServerError(data.get("message", message))
 
     def close(self) -> None:
-        """Leave, whatever has been answered."""
+        """Disconnect without waiting for answers."""
         self._open.close()
 
     def __enter__(self) -> Self:

@@ -44,7 +44,7 @@ class Limits(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """What a client sends goes to an engine, what comes back goes to it, and neither runs ahead of the other.
+    """A client's stream: its audio goes to an engine and results go back, with back-pressure on both sides.
 
     ``answer`` settles a request: an HTTP response, or an engine and what was asked of it. ``closed`` is told when a
     stream has ended, and why.
@@ -79,22 +79,22 @@ class Connection(asyncio.Protocol):
         self._watching = self._loop.call_later(self._interval, self._watch)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Free what the stream had."""
+        """Free the stream's resources."""
         self._watching.cancel()
         self._finish("gone")
 
     def pause_writing(self) -> None:
-        """The client takes results too slowly: read nothing more from it."""
+        """Stop reading from a client that takes results too slowly."""
         self._full_since = self._loop.time()
         self._balance()
 
     def resume_writing(self) -> None:
-        """The client has taken them."""
+        """Read again from a client that has taken its results."""
         self._full_since = None
         self._balance()
 
     def data_received(self, data: bytes) -> None:
-        """Handle whatever has arrived."""
+        """Handle bytes from the client."""
         self._last_data, self._pinged = self._loop.time(), False
         self._socket.receive_data(data)
         for event in self._socket.events_received():
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._send(self._stream.ready())
 
     def _frame(self, frame: Frame) -> None:
-        """Audio, in messages or parts of them, or the command that ends it."""
+        """Handle a frame: audio, in messages or parts of them, or the command that ends it."""
         stream = self._stream
         if stream is None or self._ended or frame.opcode in (Opcode.PING, Opcode.PONG, Opcode.CLOSE):
             return
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         return min(self.limits.idle, self.limits.stall) / 4
 
     def _watch(self) -> None:
-        """Disconnect a client that sends nothing, takes nothing or is not there any more."""
+        """Disconnect a client that sends nothing, takes nothing or is gone."""
         now = self._loop.time()
         self._watching = self._loop.call_later(self._interval, self._watch)
         if self._full_since is not None and now - self._full_since > self.limits.stall:
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         self._loop.call_later(GOODBYE, self._transport.abort)
 
     def _finish(self, reason: str) -> None:
-        """Free what the stream had, once."""
+        """Free the stream's resources, once."""
         if not self._ended:
             self._ended = True
             if self._lane is not None:

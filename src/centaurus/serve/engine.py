@@ -122,7 +122,7 @@ class Engine:
         return self.lone_seconds * settings.rate / settings.chunk
 
     def join(self, rows: int, notify: Callable[[], object]) -> Lane:
-        """A lane of so many rows, which starts in silence."""
+        """Return a new lane of ``rows`` rows, which starts in silence."""
         taken: list[int] = []
         try:
             for _ in range(rows):
@@ -172,7 +172,7 @@ class Engine:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        """One step; further ones follow after the event loop has looked at its sockets."""
+        """Run one step; the event loop handles its sockets before the next."""
         self._scheduled = False
         batch = self._take()
         if batch:

@@ -39,7 +39,7 @@ class Gauge(Counter):
 
 
 class Histogram:
-    """How often values fell below each of a few bounds, with their sum."""
+    """Counts of values below each of a few bounds, and their sum."""
 
     kind = "histogram"
 
@@ -67,7 +67,7 @@ class Histogram:
 
 
 class Metrics:
-    """Everything that a server counts."""
+    """The metrics of a server."""
 
     def __init__(self) -> None:
         self.streams = Gauge("centaurus_streams", "Streams that are open.")

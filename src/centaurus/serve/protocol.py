@@ -37,7 +37,7 @@ class Request:
 
 
 def read_request(path: str) -> Request:
-    """The request of a URL such as ``/v1/denoise?rate=48000&channels=2``; ValueError says what is wrong."""
+    """Return the request of a URL such as ``/v1/denoise?rate=48000&channels=2``; ValueError says what is wrong."""
     url = urlsplit(path)
     task = url.path.removeprefix(PATH)
     if not url.path.startswith(PATH) or task not in JOBS:
@@ -162,7 +162,7 @@ def word_text(x: Word) -> str:
 
 
 def error_text(message: object) -> str:
-    """Why the server ends a stream."""
+    """Return the message with which the server ends a stream."""
     return _text("error", message=str(message))
 
 

@@ -33,7 +33,7 @@ ROWS = 64  # rows of a session where nothing else is said: the bytes of their st
 
 @dataclass(frozen=True)
 class Options:
-    """How to serve. Times are in seconds.
+    """Settings of a server. Times are in seconds.
 
     ``streams`` is the most streams at the same time; None admits as many as were measured to fit ``load`` of one core.
     ``backlog`` is how much audio of one stream may wait before its client is made to wait. A client that sends nothing
@@ -106,7 +106,7 @@ class Server:
         return sum(self.engines[r.task].real_time_factor * r.rows for r in self._streams.values())
 
     def capacity(self, task: str) -> int:
-        """How many streams of one channel a task admits, were there no others."""
+        """Return how many streams of one channel a task admits if there are no others."""
         if self.options.streams is not None:
             return self.options.streams
         engine = self.engines[task]

@@ -326,7 +326,7 @@ def _phases(t: Topology) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def _planned_expression(t: Topology) -> tuple[Expression, str, str]:
-    """What the planner sees: in the complex case phases are indices of size 2 and weights are folded into K."""
+    """Return the planner's expression: for complex layers phases are indices of size 2, weights are folded into K."""
     e, (driven, read) = t.expression, _phases(t)
     if not t.complex:
         return e, t.modes, ""

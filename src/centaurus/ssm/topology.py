@@ -209,7 +209,7 @@ def named_sizes(
 
 
 def check_arguments(owner: str, **sizes: object) -> None:
-    """Sizes that a layer is built with are whole numbers of at least one."""
+    """Raise ValueError unless every size is a whole number of at least one."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name} of {owner} should be a whole number of at least 1, got {size!r}")

@@ -85,7 +85,7 @@ def grid() -> dict[str, Any]:
 
 
 def _shorten(plan: dict[str, Any], summaries: dict[str, int]) -> None:
-    """Three digits of every estimate, and the summary by its number."""
+    """Keep three digits of every estimate, and the summary by its number."""
     plan["summary"] = summaries.setdefault(plan["summary"], len(summaries))
     for data in (plan, *plan.get("steps", ())):
         for key, value in data.items():
@@ -128,7 +128,7 @@ def _text(found: Topology) -> str:
 
 
 def _rule(plans: Mapping[str, Plan]) -> str:
-    """Which of its orders the paper's Listing 1 takes here."""
+    """Return which of its orders the paper's Listing 1 takes here."""
     paper = plans["paper"].summary()
     same = [name for name in ("natural", "full-kernel") if plans[name].summary() == paper]
     return same[0] if same else "frequency"

@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = TIMEOUT
 
     def do_GET(self) -> None:
-        """A file of the site, or an answer about plans."""
+        """Send a file of the site, or an answer about plans."""
         allowed = {f"{host}:{self.server.server_port}" for host in (HOST, "localhost")}
         target = urlsplit(self.path)
         path = target.path.lstrip("/") or "index.html"
@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests go to the logger, not to the terminal."""
+        """Log requests instead of printing them."""
         log.debug(format, *args)
 
 

@@ -56,7 +56,7 @@ def site(live: bool) -> dict[str, Page]:
 
 
 def describe_site(live: bool) -> dict[str, Any]:
-    """What the pages ask for first: whether a server answers, the models, and the equations with default sizes."""
+    """Return what the pages ask for first: whether a server answers, the models, the equations and default sizes."""
     return {"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS}
 
 

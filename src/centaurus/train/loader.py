@@ -70,7 +70,7 @@ class Order(Sampler[list[Key]]):
             yield [self.key(position) for position in range(first, first + self.share)]
 
     def key(self, position: int) -> Key:
-        """What stands at a position of the endless sequence."""
+        """Return the key at a position of the endless sequence."""
         epoch, place = divmod(position, self.size)
         return epoch, int(self.order(epoch)[place])
 

@@ -26,20 +26,20 @@ class Board:
         self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def scalars(self, kind: str, record: dict[str, Any]) -> None:
-        """Each number of a record under its kind."""
+        """Write each number of a record under its kind."""
         for name, value in record.items():
             if isinstance(value, int | float) and name != "step":
                 self.writer.add_scalar(f"{kind}/{name}", value, record["step"])
 
     def examples(self, examples: Sequence[Example], rate: int, step: int) -> None:
-        """Audio and its spectrogram."""
+        """Write signals and their spectrograms."""
         for name, samples in examples:
             shown = samples[: SECONDS * rate].detach().float().cpu()
             self.writer.add_audio(name, shown.clamp(-1, 1)[None], step, sample_rate=rate)
             self.writer.add_image(name, picture(shown.numpy()), step)
 
     def close(self) -> None:
-        """Write what is waiting."""
+        """Write what is buffered."""
         self.writer.close()
 
 
@@ -50,20 +50,20 @@ def picture(x: Samples, floor: float = 80.0) -> Samples:
 
 
 class Watcher(Protocol):
-    """Someone who looks on while a run trains."""
+    """Callbacks of a run in progress."""
 
     def prepared(self, notes: dict[str, Any], left_out: dict[str, str]) -> None:
-        """Before the first step: what was found in the data, and files that were left out with the reason."""
+        """Called before the first step, with notes on the data and the files that were left out, with the reasons."""
 
     def trained(self, record: dict[str, Any]) -> None:
-        """After a step that was logged."""
+        """Called after a step that was logged."""
 
     def validated(self, record: dict[str, Any], best: bool) -> None:
-        """After a validation."""
+        """Called after a validation."""
 
 
 class Diary:
-    """Figures as they come. Numbers in the log are exact: two runs that agree have equal lines, but for the times."""
+    """Writes figures to the log, to TensorBoard and to a watcher. Equal runs have equal lines, but for the times."""
 
     def __init__(self, run: Run, watcher: Watcher | None, standing: Standing) -> None:
         self.run, self.watcher = run, watcher
@@ -75,7 +75,7 @@ class Diary:
         self.audio += seconds
 
     def trained(self, standing: Standing, place: dict[str, float], terms: dict[str, float]) -> None:
-        """A step, with the speed since the last one that was logged."""
+        """Log a step, with the speed since the last one."""
         speed = self.audio / max(standing.seconds - self.since, 1e-9)
         times = {"seconds": round(standing.seconds, 3), "audio_per_second": round(speed, 2)}
         record = {"kind": "train", "step": standing.step, **place, **terms, **times}
@@ -86,7 +86,7 @@ class Diary:
             self.watcher.trained(record)
 
     def validated(self, standing: Standing, figures: dict[str, float], best: bool) -> None:
-        """A validation."""
+        """Log a validation."""
         place = {"kind": "validation", "step": standing.step, "best": best}
         record = {**place, **figures, "seconds": round(standing.seconds, 3)}
         self.run.log(record)
@@ -95,16 +95,16 @@ class Diary:
             self.watcher.validated(record, best)
 
     def examples(self, examples: Sequence[Example], rate: int, step: int) -> None:
-        """Audio to log."""
+        """Log signals of a validation."""
         self.board.examples(examples, rate, step)
 
     def close(self) -> None:
-        """Write what is waiting."""
+        """Write what is buffered."""
         self.board.close()
 
 
 def card(run: Run, net: Network) -> str:
-    """What the model is, what it learnt from, how it was trained, and how it does on the validation examples."""
+    """Return the model card: its size and cost, its data, its training, and its figures on the validation examples."""
     described, rate = run.description(), int(net.settings["sample_rate"])
     report = count(net, rate)
     checks = [record for record in run.records() if record["kind"] == "validation"]

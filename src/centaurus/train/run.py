@@ -33,7 +33,7 @@ PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr"
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says why, and where the last good checkpoint is."""
+    """Training failed; the message says why, and where the last good checkpoint is."""
 
 
 class DiskError(TrainingError):
@@ -50,7 +50,7 @@ class RunError(ValueError):
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands: what resuming needs besides weights, optimiser and random numbers."""
+    """The state of a run besides weights, optimiser and random numbers."""
 
     step: int = 0
     seconds: float = 0.0
@@ -116,7 +116,7 @@ class Run:
 
     @classmethod
     def existing(cls, folder: str | os.PathLike[str]) -> Run:
-        """A run that was started before."""
+        """Return a run that was started before."""
         run = cls(folder)
         if not (run.folder / "config.json").is_file():
             raise RunError("is not a run folder: it has no config.json", run.folder)
@@ -138,7 +138,7 @@ class Run:
         return self.read_json("clips.json") if (self.folder / "clips.json").exists() else None
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run; one that is damaged is an error that names it."""
+        """Return the contents of a JSON file of the run; the error for a damaged one names it."""
         path = self.folder / name
         try:
             data = json.loads(path.read_bytes())
@@ -149,20 +149,20 @@ class Run:
         return data
 
     def write_json(self, name: str, data: Any) -> None:
-        """A JSON file of the run, whole or not at all."""
+        """Write a JSON file of the run, atomically."""
         self.write_text(name, json.dumps(data, indent=2) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """A text file of the run, whole or not at all."""
+        """Write a text file of the run, atomically."""
         write_file(self.folder / name, text)
 
     def log(self, record: dict[str, Any]) -> None:
-        """One more line of the log."""
+        """Append a line to the log."""
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The log so far, up to a line that is damaged: as the last one is if it was cut off."""
+        """Yield the records of the log, up to a line that is damaged, as the last one is if it was cut off."""
         path = self.folder / "log.jsonl"
         for line in path.read_bytes().splitlines() if path.exists() else ():
             try:
@@ -180,7 +180,7 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
+        """The folder of checkpoints."""
         return self.folder / "checkpoints"
 
     def last_checkpoint(self) -> Path | None:
@@ -190,11 +190,11 @@ class Run:
 
     @property
     def unfinished(self) -> Path:
-        """Where the next checkpoint is written before it has its name."""
+        """The folder in which the next checkpoint is written before it has its name."""
         return self.checkpoints / "unfinished"
 
     def begin_checkpoint(self) -> None:
-        """An empty folder for the next checkpoint; what an earlier attempt left is cleared away."""
+        """Make an empty folder for the next checkpoint; remove one that an earlier attempt left."""
         shutil.rmtree(self.unfinished, ignore_errors=True)
         self.unfinished.mkdir(parents=True)
 
@@ -215,7 +215,7 @@ class Run:
         return named
 
     def standing(self, checkpoint: Path) -> Standing:
-        """Where the run stood at a checkpoint, all of whose files are as they were written."""
+        """Return the state of the run at a checkpoint, after comparing its files with their checksums."""
         expected = self.read_json(str((checkpoint / CHECKSUMS).relative_to(self.folder)))
         for name in expected:
             if not (checkpoint / name).is_file():
@@ -253,7 +253,7 @@ def _sync(path: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """What a run was made with: versions, machine, command and source revision."""
+    """Return the environment of a run: versions, machine, command and source revision."""
     return {
         "command": sys.argv,
         "python": platform.python_version(),

@@ -163,13 +163,13 @@ class Precomputed:
 
 
 def logits_file(folder: Path, name: str) -> Path:
-    """Where the logits of an utterance are kept: in a folder of its speaker, so that none holds millions of files."""
+    """Return the file of an utterance's logits: in a folder of its speaker, so that none holds millions of files."""
     return folder / re.split("[-_]", name, maxsplit=1)[0] / f"{name}.npy"
 
 
 @dataclass(frozen=True)
 class Written:
-    """How many utterances have logits now, were done before, and could not be read."""
+    """Counts of utterances that were done now and before, and the faults of those that could not be read."""
 
     done: int
     before: int

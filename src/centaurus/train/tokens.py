@@ -90,7 +90,7 @@ def _tokenizer(path: str) -> Any:
 
 
 def _used(tokens: Tokens, transcripts: Iterable[str]) -> Tokens:
-    """Only the tokens that transcripts need, so that a small network is not all vocabulary."""
+    """Return only the tokens that occur in transcripts, so that a small network is not all vocabulary."""
     needed = {k for text in transcripts for k in tokens.encode(text)}
     kept = sorted(needed | {0, tokens.names.index(UNKNOWN)})
     place = {old: new for new, old in enumerate(kept)}

@@ -1,4 +1,4 @@
-"""What an epoch consists of: some groups whole, of others a share that is another one every time.
+"""The items of an epoch: some groups whole, of others a different share every time.
 
 Everything here is a function of seed and epoch, so that any number of workers and processes sees the same data.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Group:
-    """So many items, of which an epoch has a share: 1 for all of them, 0.01 for one in a hundred."""
+    """``count`` items, of which an epoch has a ``share``: 1 for all of them, 0.01 for one in a hundred."""
 
     count: int
     share: float = 1.0
@@ -31,12 +31,12 @@ class Group:
 
 
 def epoch_size(groups: Sequence[Group]) -> int:
-    """Items in an epoch; every epoch has as many."""
+    """Return the number of items in an epoch, which is the same for every epoch."""
     return sum(group.size for group in groups)
 
 
 def draw(groups: Sequence[Group], seed: int, epoch: int) -> NDArray[np.int64]:
-    """The items of an epoch in random order, numbered through all groups.
+    """Return the items of an epoch in random order, numbered through all groups.
 
     Epochs take their share of a group one after the other from one shuffled sequence, then from another: 100 epochs of
     1 % see every item once.
@@ -58,7 +58,7 @@ def draw(groups: Sequence[Group], seed: int, epoch: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=8)
 def _shuffled(count: int, seed: int, group: int, cycle: int) -> NDArray[np.int32]:
-    """A permutation in 4 bytes an item: the same as of eight bytes."""
+    """Return a permutation as int32, equal to the one as int64 with half the memory."""
     return np.random.default_rng([seed, 0, group, cycle]).permutation(np.arange(count, dtype=np.int32))
 
 

@@ -83,7 +83,7 @@ class Keywords:
         return rng.permutation(self.size())
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` (1, history + clip), its ``label``, and where the clip ``start``s after the history."""
+        """Return ``audio`` (1, history + clip), its ``label``, and where the clip ``start``s after the history."""
         if index < len(self.words):
             clip, x = self.words.take(index)
             label = self._class[clip.labels["word"]]

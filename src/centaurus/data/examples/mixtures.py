@@ -97,7 +97,7 @@ class Mixtures:
         return draw(self.groups, self.seed, epoch)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` noisy and ``clean``, each (1, length), and how many ``samples`` are not padding."""
+        """Return ``audio`` noisy and ``clean``, each (1, length), and how many ``samples`` are not padding."""
         noisy, clean = self.mixture(index, rng)
         used = max(piece.at + piece.frames for piece in self.rows[index])
         return {"audio": noisy[None], "clean": clean[None], "samples": np.array(used)}
@@ -187,7 +187,7 @@ class Pairs:
         return rng.permutation(len(self.pairs))
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` noisy and ``clean``, each (1, t), and how many ``samples`` are not padding."""
+        """Return ``audio`` noisy and ``clean``, each (1, t), and how many ``samples`` are not padding."""
         noisy, clean = (self.corpus.load(clip) for clip in self.pairs[index])
         count = min(len(noisy), len(clean))
         if self.length is not None:

@@ -36,7 +36,7 @@ class Spoken(NamedTuple):
 
 @dataclass(frozen=True)
 class Phrasing:
-    """How phrases are made. Ranges are sampled uniformly; times are in seconds."""
+    """Settings of phrases. Ranges are sampled uniformly; times are in seconds."""
 
     words: tuple[int, int] = (1, 7)
     gap: tuple[float, float] = (-0.03, 0.5)
@@ -88,7 +88,7 @@ class Phrases:
         return np.arange(self.count)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` (1, t), the ``samples`` before padding, ``starts`` and ``ends`` of words, the encoded text."""
+        """Return ``audio`` (1, t), the ``samples`` before padding, ``starts`` and ``ends`` of words, and their text."""
         x, said = self.phrase(index, rng)
         audio = x if self.length is None else np.pad(x, (0, self.length - len(x)))
         text = self.encode(" ".join(spoken.word for spoken in said)) if self.encode else {}

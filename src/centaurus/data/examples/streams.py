@@ -30,7 +30,7 @@ ROOM_SECONDS = 0.3  # length of a room's response
 
 @dataclass(frozen=True)
 class Streaming:
-    """How streams are made. Ranges are sampled uniformly; times are in seconds, levels in dBFS."""
+    """Settings of streams. Ranges are sampled uniformly; times are in seconds, levels in dBFS."""
 
     seconds: float = 6.0
     negative: float = 0.5
@@ -88,7 +88,7 @@ class Streams:
         return np.arange(self.count)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` (1, t), ``labels`` (frames,) and ``weights`` (frames,)."""
+        """Return ``audio`` (1, t), ``labels`` (frames,) and ``weights`` (frames,)."""
         if self.fixed is not None:
             rng = np.random.default_rng([self.fixed, index])
         y = np.zeros(self.length, np.float32)
@@ -105,7 +105,7 @@ class Streams:
         return {"audio": self._mixed(rng, y)[None], "labels": labels, "weights": weights}
 
     def _talk(self, rng: np.random.Generator, y: Samples) -> int:
-        """Other speech from the start on; where it ends."""
+        """Add other speech from the start on, and return where it ends."""
         end = self.length if rng.random() < 0.6 else round(rng.uniform(0.3, 0.8) * self.length)
         level, at = rng.uniform(*self.how.level), 0
         while at < end:
@@ -128,7 +128,7 @@ class Streams:
         weights: NDArray[np.float32],
         at: int,
     ) -> None:
-        """Words from ``at`` on, with their labels."""
+        """Add words from ``at`` on, with their labels."""
         pauses = self.how.pause if rng.random() < self.how.dense else self.how.long_pause
         while at < self.length - self.rate // 3:
             name, x, end = self._word(rng)
@@ -151,7 +151,7 @@ class Streams:
         weights[max(0, first) : last] = 1
 
     def _word(self, rng: np.random.Generator) -> tuple[str, Samples, int]:
-        """A word's name, its samples and where among them it ends."""
+        """Return a word's name, its samples and where among them it ends."""
         how = self.how
         clip, x = self.words.take(int(rng.integers(len(self.words))))
         if how.speed:
@@ -166,7 +166,7 @@ class Streams:
         return clip.labels["word"], x * gain(rng.uniform(*how.level) - max(dbfs(x[:end]), QUIETEST)), end
 
     def _mixed(self, rng: np.random.Generator, y: Samples) -> Samples:
-        """The stream in noise, as far below the loud parts as the SNR says; in some streams with hum."""
+        """Return the stream in noise, as far below the loud parts as the SNR says; in some streams with hum."""
         loud = float(np.quantile(np.abs(y), 0.95)) or float(gain(-25.0))
         if rng.random() < self.how.noisy:
             noise = some_noise(self.noise, self.length, self.rate, rng)
@@ -179,7 +179,7 @@ class Streams:
 
 
 def reverberant(rng: np.random.Generator, x: Samples, rate: int) -> Samples:
-    """A signal with the sound of a room behind it: noise that decays by 60 dB in 0.1 to 0.6 s."""
+    """Return a signal with the reverberation of a room: noise that decays by 60 dB in 0.1 to 0.6 s."""
     time = np.arange(round(ROOM_SECONDS * rate)) / rate
     response = rng.standard_normal(len(time)) * np.exp(-6.9 * time / rng.uniform(0.1, 0.6))
     response *= gain(rng.uniform(-14, 0)) / np.sqrt(np.square(response).sum())

@@ -68,7 +68,7 @@ class Utterances:
         return self._ends[-1] if self._ends else 0
 
     def row(self, index: int) -> tuple[int, tuple[Piece, ...]]:
-        """The number of a row's corpus, and its utterances."""
+        """Return the number of a row's corpus, and its utterances."""
         number = bisect_right(self._ends, index)
         return number, self._rows[number][index - (self._ends[number - 1] if number else 0)]
 
@@ -77,17 +77,17 @@ class Utterances:
         return epoch_size(self.groups)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The rows of an epoch, in order: every corpus's share, drawn anew."""
+        """Return the rows of an epoch, in order: every corpus's share, drawn anew."""
         return draw(self.groups, self.seed, epoch)
 
     def text(self, index: int) -> str:
-        """What is said in a row."""
+        """Return the transcript of a row."""
         number, row = self.row(index)
         corpus = self.corpora[number][0]
         return " ".join(corpus[piece.recording].labels["transcript"] for piece in row)
 
     def samples(self, index: int) -> Samples:
-        """The sound of a row, without the padding at its end."""
+        """Return the samples of a row, without the padding at its end."""
         number, row = self.row(index)
         corpus = self.corpora[number][0]
 
@@ -97,7 +97,7 @@ class Utterances:
         return assemble(row, max(piece.at + piece.frames for piece in row), load)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """``audio`` (1, length), how many ``samples`` are not padding, and what ``encode`` makes of the text.
+        """Return ``audio`` (1, length), how many ``samples`` are not padding, and what ``encode`` makes of the text.
 
         In place of a row with a clip that cannot be read, the next one that can.
         """
