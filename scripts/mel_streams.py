@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from centaurus.audio.augment import coloured, hum
 from centaurus.data import Corpus
 from centaurus.data.examples.phrases import bounds
-from centaurus.data.noise import coloured, hum
 from centaurus.evaluation.live import says
 from centaurus.layer import Layer
 from centaurus.models.tables import CLASSIFIERS, SpotterTable

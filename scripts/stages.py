@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from centaurus.cli.train import Display
-from centaurus.models import DenoiserTable, denoiser, load_network, save
+from centaurus.models import load_network, save
 from centaurus.recipes import launch
 from centaurus.train.config import Training
 from centaurus.train.run import Run
@@ -38,16 +38,6 @@ def save_mean(models: Mapping[Path, float], path: Path) -> Path:
             for mean, weight in zip(first.parameters(), other.parameters(), strict=True):
                 mean.lerp_(weight, share / total)
     save(first, path)
-    return path
-
-
-def save_kept(model: Path, kept: float, path: Path) -> Path:
-    """A denoiser with a share of its input in its output: less noise is taken away, and less of the speech."""
-    trained = load_network(str(model))
-    assert isinstance(trained.table, DenoiserTable)
-    net = denoiser(replace(trained.table, kept=kept), settings=trained.settings)
-    net.load_state_dict(trained.state_dict())
-    save(net, path)
     return path
 
 

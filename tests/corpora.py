@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus import audio
-from centaurus.data.noise import coloured, combine, hum
+from centaurus.audio.augment import coloured, combine, hum
 from centaurus.data.synthetic import (
-    LETTERS,
     PHONES,
     RATE,
     Phone,
     Speaker,
-    letter_phone,
     people,
     speak,
     speech_commands,
@@ -27,6 +25,7 @@ from centaurus.data.synthetic import (
 __all__ = ["ambience", "dns", "librispeech", "mls", "sentence", "speech_commands", "spell", "voicebank"]
 
 Samples = NDArray[np.float32]
+LETTERS = "abcdefghijklmnopqrstu"  # of the toy alphabet, one phone each
 
 
 def voicebank(
@@ -165,6 +164,14 @@ def sentence(rng: np.random.Generator, words: int, letters: str = LETTERS) -> st
             word += str(rng.choice([letter for letter in letters if letter != word[-1:]]))
         chosen.append(word)
     return " ".join(chosen)
+
+
+def letter_phone(letter: str) -> Phone | None:
+    """The phone of a letter of the toy alphabet, or None for a pause."""
+    place = LETTERS.find(letter)
+    if len(letter) != 1 or (place < 0 and letter != " "):
+        raise ValueError(f"the toy alphabet is {LETTERS!r} and the space, not {letter!r}")
+    return PHONES[place] if place >= 0 else None
 
 
 def spell(text: str, speaker: Speaker, rng: np.random.Generator, seconds: float = 0.24) -> Samples:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus import audio, data
+from centaurus.audio import augment
 from centaurus.audio.augment import fit
 from centaurus.data import Clip, Corpus, Keywords, Mixing, Mixtures, Pairs, Utterances, Variation
-from centaurus.data import noise as denoising
 from centaurus.data.examples.drawing import Group, draw, epoch_size
 from centaurus.data.examples.keywords import NONE, without_words
 
@@ -113,7 +113,7 @@ def test_rumble_is_low_and_a_part_of_the_noise(apart: tuple[Corpus, Corpus]) -> 
         return float(power[: round(hertz * len(x) / 16_000)].sum() / power.sum())
 
     for seed in range(20):
-        assert share_below(denoising.rumble(np.random.default_rng(seed), 2**15), 200) > 0.9
+        assert share_below(augment.rumble(np.random.default_rng(seed), 2**15), 200) > 0.9
     shares, ratios = [], []
     for rumble in (0.0, 1.0):
         mixtures = Mixtures(*apart, Mixing(snr=(5.0, 5.0), time_masks=0, frequency_masks=0, rumble=rumble), 2**15)
@@ -299,12 +299,12 @@ def test_synthetic_noise_has_the_spectrum_it_should() -> None:
     rng = np.random.default_rng(0)
     hertz = np.fft.rfftfreq(65_536, 1 / 16_000)
     for slope in (0.0, 0.5, 1.0):
-        x = denoising.coloured(rng, 65_536, slope)
+        x = augment.coloured(rng, 65_536, slope)
         assert audio.dbfs(x) == pytest.approx(0, abs=1e-3)
         power = np.square(np.abs(np.fft.rfft(x)))
         low, high = (power[(hertz > f) & (hertz < 1.3 * f)].mean() for f in (500, 4000))
         assert 10 * np.log10(low / high) == pytest.approx(20 * slope * np.log10(8), abs=1.5)
-    x = denoising.hum(rng, 65_536, mains=50)
+    x = augment.hum(rng, 65_536, mains=50)
     strongest = hertz[np.argsort(np.abs(np.fft.rfft(x)))[-3:]]
     assert all(abs(f / 50 - round(f / 50)) < 0.05 * max(1, f / 50) for f in strongest)
 
@@ -312,11 +312,11 @@ def test_synthetic_noise_has_the_spectrum_it_should() -> None:
 def test_noises_are_put_together_at_their_levels() -> None:
     rng = np.random.default_rng(0)
     one, two = (rng.normal(0, s, 50_000).astype(np.float32) for s in (0.3, 0.001))
-    both = denoising.combine(one, (two, -10.0))
+    both = augment.combine(one, (two, -10.0))
     share = both @ two / (two @ two) * two
     assert audio.dbfs(share) - audio.dbfs(both - share) == pytest.approx(-10, abs=0.2)
-    assert audio.dbfs(denoising.babble([one, two, one * 0])) == pytest.approx(0, abs=1e-3)
-    noisy, clean = denoising.limited(one * 9, one)
+    assert audio.dbfs(augment.babble([one, two, one * 0])) == pytest.approx(0, abs=1e-3)
+    noisy, clean = augment.limited(one * 9, one)
     assert np.abs(noisy).max() == pytest.approx(0.99)
     assert noisy[5] / clean[5] == pytest.approx(9, rel=1e-4)
 
@@ -324,7 +324,7 @@ def test_noises_are_put_together_at_their_levels() -> None:
 @pytest.mark.parametrize("frames", [10, 999, 1000, 5000])
 def test_a_short_noise_is_repeated_without_a_click(frames: int) -> None:
     x = np.sin(2 * np.pi * 3 * np.arange(1000) / 1000).astype(np.float32)
-    y = denoising.looped(np.random.default_rng(0), x, frames)
+    y = augment.looped(np.random.default_rng(0), x, frames)
     assert len(y) == frames
     assert np.abs(np.diff(y)).max() < 0.05
-    assert denoising.looped(np.random.default_rng(0), x[:0], 7).tolist() == [0] * 7
+    assert augment.looped(np.random.default_rng(0), x[:0], 7).tolist() == [0] * 7

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus import audio
+from centaurus.audio.augment import coloured, hum
 from centaurus.audio.spectrogram import istft, stft
-from centaurus.data.noise import coloured, hum
 
 Samples = NDArray[np.float32]
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -116,15 +116,6 @@ _VOWELS = [Phone((first, second, 2600)) for first in (290, 430, 590, 760) for se
 _HISSES = [Phone((base, base * 1.3, base * 1.6), voiced=0.0) for base in (1600, 2700, 4200)]
 _NASALS = [Phone((260, second, 2400), voiced=0.97) for second in (1050, 1600)]
 PHONES = (*_VOWELS, *_HISSES, *_NASALS)
-LETTERS = "abcdefghijklmnopqrstu"  # one phone each
-
-
-def letter_phone(letter: str) -> Phone | None:
-    """The phone of a letter of the toy alphabet, or None for a pause."""
-    place = LETTERS.find(letter)
-    if len(letter) != 1 or (place < 0 and letter != " "):
-        raise ValueError(f"the toy alphabet is {LETTERS!r} and the space, not {letter!r}")
-    return PHONES[place] if place >= 0 else None
 
 
 def word_phones(word: str) -> list[Phone]:

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus import audio
-from centaurus.audio.augment import fit
+from centaurus.audio.augment import fit, looped
 from centaurus.data import Clip, Corpus, open_corpus, pairs
 from centaurus.data.examples.drawing import evenly_spaced
-from centaurus.data.noise import looped
 from centaurus.decode import Vocabulary, normalise, transcript
 from centaurus.decode.keywords import BACKGROUND, MovingMean
 from centaurus.decode.posterior import softmax

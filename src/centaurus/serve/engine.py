@@ -110,7 +110,7 @@ class Engine:
 
     def __init__(self, task: str, session: Session, metrics: Metrics) -> None:
         self.task, self.session, self.metrics = task, session, metrics
-        self.rows_per_step, self.row_seconds, self.lone_seconds = _cheapest_batch(session)
+        self.rows_per_step, self.row_seconds = _cheapest_batch(session)
         self._turn: deque[Lane] = deque()  # lanes with a chunk that no step has taken yet
         self._later: deque[Lane] = deque()  # the same, of streams that are ahead of real time
         self._scheduled = False
@@ -119,7 +119,7 @@ class Engine:
     def real_time_factor(self) -> float:
         """Share of one core that a stream of one row takes alone, as measured when the engine started."""
         settings = self.session.settings
-        return self.lone_seconds * settings.rate / settings.chunk
+        return self.row_seconds * settings.rate / settings.chunk
 
     def join(self, rows: int, notify: Callable[[], object]) -> Lane:
         """Return a new lane of ``rows`` rows, which starts in silence."""
@@ -213,8 +213,8 @@ class Engine:
             self.metrics.latency.observe(end - arrived, task=self.task)
 
 
-def _cheapest_batch(session: Session) -> tuple[int, float, float]:
-    """The number of rows whose step costs least for each row, the seconds of one row in it, and of one row alone."""
+def _cheapest_batch(session: Session) -> tuple[int, float]:
+    """Return the number of rows whose step costs least for each row, and the seconds of a step of one row."""
     seconds: dict[int, float] = {}
     for rows in (n for n in BATCHES if n <= session.batch):
         x = np.zeros((rows, session.settings.chunk), np.float32)
@@ -226,4 +226,4 @@ def _cheapest_batch(session: Session) -> tuple[int, float, float]:
         seconds[rows] = min(spent) / rows
     session.reset()
     best = min(seconds, key=lambda rows: seconds[rows])
-    return best, seconds[best], seconds[1]
+    return best, seconds[1]

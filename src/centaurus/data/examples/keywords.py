@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.augment import add_noise, change_speed, fit, preceded, shift
+from centaurus.audio.augment import add_noise, change_speed, coloured, equalised, fit, looped, preceded, shift
 from centaurus.audio.level import gain
 from centaurus.data.corpus import Corpus
 from centaurus.data.layouts import subset
-from centaurus.data.noise import coloured, equalised, looped
 from centaurus.decode.keywords import BACKGROUND
 
 Samples = NDArray[np.float32]

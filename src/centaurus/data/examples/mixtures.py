@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio import AudioError
+from centaurus.audio import AudioError, augment
 from centaurus.audio.augment import mask_frequency, mask_time
 from centaurus.audio.level import mix
 from centaurus.audio.pack import DENOISING_ROW, Piece, assemble, pack_cut, pack_whole
-from centaurus.data import noise as denoising
 from centaurus.data.cache import frames_at_rate
 from centaurus.data.corpus import Clip, Corpus
 from centaurus.data.examples.drawing import Group, draw, epoch_size
@@ -108,16 +107,16 @@ class Mixtures:
         varied = rng.random() < how.variety
         noise = self._varied_noise(rng) if varied else self._recorded(rng)
         if how.rumble and rng.random() < how.rumble:
-            low = denoising.rumble(rng, self.length, self.speech.rate)
-            noise = denoising.combine(noise, (low, rng.uniform(-12, 12)))
+            low = augment.rumble(rng, self.length, self.speech.rate)
+            noise = augment.combine(noise, (low, rng.uniform(-12, 12)))
         if varied and rng.random() < 0.5:
-            speech = denoising.equalised(rng, speech, 4, rate=self.speech.rate)
+            speech = augment.equalised(rng, speech, 4, rate=self.speech.rate)
         kind, snr, level = rng.random(), rng.uniform(*how.snr), rng.uniform(*how.level)
         if kind < how.silent_speech:
             speech = np.zeros_like(speech)
         elif kind < how.silent_speech + how.clean_input:
             snr = rng.uniform(30, 60)
-        noisy, clean = denoising.limited(*mix(speech, noise, snr, level))
+        noisy, clean = augment.limited(*mix(speech, noise, snr, level))
         return self._masked(noisy, rng), clean + np.float32(how.residue) * (noisy - clean)
 
     def _speech(self, index: int) -> Samples:
@@ -143,7 +142,7 @@ class Mixtures:
         if frames > self.length:
             start = int(rng.integers(0, frames - self.length + 1))
             return self.noise.take(index, start, self.length)[1][: self.length]
-        return denoising.looped(rng, self.noise.take(index)[1], self.length)
+        return augment.looped(rng, self.noise.take(index)[1], self.length)
 
     def _voice(self, rng: np.random.Generator) -> Samples:
         return self._speech(int(rng.integers(len(self.rows))))
@@ -153,20 +152,20 @@ class Mixtures:
         if kind < 0.68:
             noise = self._recorded(rng)
         elif kind < 0.82:
-            noise = denoising.babble([self._voice(rng) for _ in range(int(rng.integers(3, 9)))])
+            noise = augment.babble([self._voice(rng) for _ in range(int(rng.integers(3, 9)))])
         elif kind < 0.95:
-            noise = denoising.coloured(rng, self.length, rate=rate)
+            noise = augment.coloured(rng, self.length, rate=rate)
         else:
-            noise = denoising.hum(rng, self.length, rate=rate)
+            noise = augment.hum(rng, self.length, rate=rate)
         others: list[tuple[Samples, float]] = []
         if rng.random() < 0.3:
             others.append((self._recorded(rng), rng.uniform(-15, 3)))
         if rng.random() < 0.25:
-            others.append((denoising.coloured(rng, self.length, rate=rate), rng.uniform(-25, 0)))
+            others.append((augment.coloured(rng, self.length, rate=rate), rng.uniform(-25, 0)))
         if rng.random() < 0.1:
-            others.append((denoising.hum(rng, self.length, rate=rate), rng.uniform(-20, 0)))
-        noise = denoising.combine(noise, *others)
-        return denoising.equalised(rng, noise, 6, rate=rate) if rng.random() < 0.5 else noise
+            others.append((augment.hum(rng, self.length, rate=rate), rng.uniform(-20, 0)))
+        noise = augment.combine(noise, *others)
+        return augment.equalised(rng, noise, 6, rate=rate) if rng.random() < 0.5 else noise
 
 
 class Pairs:

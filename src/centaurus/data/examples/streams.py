@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.augment import change_speed
+from centaurus.audio.augment import change_speed, equalised, hum
 from centaurus.audio.level import dbfs, gain
 from centaurus.data.corpus import Corpus
 from centaurus.data.examples.keywords import some_noise
 from centaurus.data.examples.phrases import bounds, faded
-from centaurus.data.noise import equalised, hum
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
