@@ -35,6 +35,7 @@ from mixing import Mixer, Sources
 import centaurus as ct
 from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
 from centaurus.data.layouts import sound_files
+from centaurus.models.tables import SpectralTable
 from centaurus.train.losses import RELATIVE_SIZES, heard, residual, to_unit
 from centaurus.train.optim import muon, set_rate
 from centaurus.train.perceptual import perceptual
@@ -85,7 +86,14 @@ class Training:
     """A network, its optimiser and the average of its weights, which can be stopped and continued."""
 
     def __init__(
-        self, run: Path, minutes: float, decay: float, seed: int, network: str, start: str, precision: str
+        self,
+        run: Path,
+        minutes: float,
+        decay: float,
+        seed: int,
+        network: str | SpectralTable,
+        start: str,
+        precision: str,
     ) -> None:
         torch.manual_seed(seed)
         self.run, self.minutes, self.decay, self.seed = run, minutes, decay, seed
