@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from centaurus.kernels import precision
+from centaurus.kernels.precision import why_no_bf16
 from centaurus.models import load
-from centaurus.train import loop
+from centaurus.train import loop, optim
 from centaurus.train.loop import compiles
-from centaurus.train.optim import Average
+from centaurus.train.optim import Average, orthogonal
 from centaurus.train.run import DiskError, Run, RunError, TrainingError
 from tests.train.toy import Tones, losses, new_run, settings, train
 
@@ -65,6 +67,8 @@ def test_it_learns_and_leaves_a_folder_that_tells_all(tmp_path: Path) -> None:
     "changed", [{}, {"accumulate": 3}, {"workers": 1}, {"precision": "bf16"}, {"optimizer": "muon"}], ids=str
 )
 def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[str, Any]) -> None:
+    if "precision" in changed and why_no_bf16():
+        pytest.skip(why_no_bf16())
     whole = new_run(tmp_path / "whole", settings(**changed))
     train(whole, settings(**changed))
     broken = new_run(tmp_path / "broken", settings(**changed))
@@ -74,6 +78,54 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[st
     assert losses(broken) == losses(whole)
     pair = [load(run.folder / "last.safetensors").state_dict() for run in (whole, broken)]
     assert all(torch.equal(x, pair[1][name]) for name, x in pair[0].items())
+
+
+@pytest.mark.parametrize(
+    ("trial", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "signal 4: .*ONEDNN_MAX_CPU_ISA"),
+        ("print(0.5)", "0.5 times"),
+        ("raise RuntimeError('no bf16')", "a trial failed: RuntimeError: no bf16"),
+    ],
+)
+def test_bf16_is_refused_where_a_trial_in_another_process_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: str, reason: str
+) -> None:
+    monkeypatch.setattr(precision, "TRIAL", trial)
+    monkeypatch.setattr(loop, "why_no_bf16", why_no_bf16.__wrapped__)
+    config = settings(precision="bf16")
+    with pytest.raises(ValueError, match=f"precision=bf16 is of no use on this CPU: .*{reason}.*; use precision=fp32"):
+        train(new_run(tmp_path / "run", config), config)
+
+
+def test_the_trial_of_bf16_compares_it_with_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow products of bfloat16 are here, one of the two thresholds is above their ratio and one below it."""
+    found = []
+    for worth in (0.0, 1e9):
+        monkeypatch.setattr(precision, "WORTH", worth)
+        found.append(why_no_bf16.__wrapped__())
+    if "signal" in found[0]:
+        pytest.skip(found[0])
+    assert found[0] == ""
+    assert "times their rate" in found[1]
+
+
+@pytest.mark.parametrize(("setting", "rounded"), [("fp32", False), ("bf16", True)])
+def test_bf16_rounds_the_products_of_muon_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, rounded: bool
+) -> None:
+    if setting == "bf16" and why_no_bf16():
+        pytest.skip(why_no_bf16())
+    types = []
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        types.append(x.dtype)
+        return orthogonal(x)
+
+    monkeypatch.setattr(optim, "orthogonal", watched)
+    config = settings(precision=setting, optimizer="muon", steps=2, validations=1)
+    train(new_run(tmp_path / "run", config), config)
+    assert set(types) == {torch.bfloat16 if rounded else torch.float32}
 
 
 def test_the_ema_counts_optimiser_steps_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

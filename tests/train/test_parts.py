@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import distributed, nn
 
 from centaurus.models import classifier, denoiser
 from centaurus.train import config
 from centaurus.train.config import from_data, override, to_data
 from centaurus.train.loader import Keyed, Order, collate
 from centaurus.train.objectives import Clean
-from centaurus.train.optim import OPTIMIZERS, Average, Budget, adamw, cosine, decayed_and_not, muon, orthogonal
+from centaurus.train.optim import (
+    OPTIMIZERS,
+    Average,
+    Budget,
+    adamw,
+    cosine,
+    decayed_and_not,
+    muon,
+    orthogonal,
+    shared_out,
+)
 from tests.models.small import narrow
 from tests.train.toy import TABLE, Tones, settings
 
@@ -111,6 +123,48 @@ def test_muon_in_bfloat16_turns_matrices_nearly_as_far() -> None:
         size = 0.1 * 0.2 * max(p.flatten(1).shape) ** 0.5 if p.dim() > 1 else 1.0
         torch.testing.assert_close(p, q[1], atol=0.05 * size, rtol=0, msg=name)
     assert differ  # the rounding did take place
+
+
+def _step_in_two_processes(rank: int, folder: str) -> None:
+    """One step of Muon as one of two processes, with the weights written to a file."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    net = _with_gradients()
+    muon(net, 0.1, 0.02).step()
+    torch.save(net.state_dict(), f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def _with_gradients() -> nn.Module:
+    torch.manual_seed(0)
+    net = classifier(TABLE, classes=3)
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    return net
+
+
+def test_two_processes_share_the_matrices_of_muon(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_step_in_two_processes, (str(tmp_path),), nprocs=2)
+    alone = _with_gradients()
+    muon(alone, 0.1, 0.02).step()
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for name, p in alone.state_dict().items():
+            torch.testing.assert_close(found[name], p, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "processes", "parts"),
+    [
+        ([(2, 2), (4, 4), (2, 2)], 1, [[0, 1, 2]]),
+        ([(2, 2), (4, 8), (2, 2)], 2, [[1], [0, 2]]),
+        ([(4, 4), (8, 4), (4, 4)], 2, [[1], [0, 2]]),
+        ([(2, 2)], 3, [[0], [], []]),
+    ],
+)
+def test_matrices_are_shared_out_by_their_work(
+    shapes: list[tuple[int, int]], processes: int, parts: list[list[int]]
+) -> None:
+    assert shared_out(shapes, processes) == parts
 
 
 def test_muon_takes_no_closure() -> None:

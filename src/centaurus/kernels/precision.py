@@ -6,15 +6,33 @@ Projections of the signal (B and C) may be rounded as the caller allows: TF32 in
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 FULL = "highest"
+WORTH = 1.2  # times the rate of single precision that products of bfloat16 should have
+PATIENCE = 60.0  # seconds for the process that tries them
+TRIAL = """
+import time, torch
+def seconds(dtype):
+    x, best = torch.ones(512, 512, dtype=dtype), float("inf")
+    for _ in range(8):
+        begin = time.thread_time()
+        x @ x
+        best = min(best, time.thread_time() - begin)
+    return best
+torch.set_num_threads(1)
+print(seconds(torch.float32) / seconds(torch.bfloat16))
+"""
 
 
 class Allowed(NamedTuple):
@@ -26,6 +44,31 @@ class Allowed(NamedTuple):
 
 NOTHING = Allowed()
 _allowed: ContextVar[Allowed] = ContextVar("centaurus-projections", default=NOTHING)
+
+
+@lru_cache
+def why_no_bf16() -> str:
+    """Return why this CPU should not multiply matrices in bfloat16, or nothing where it does so faster.
+
+    A process of its own tries it: some virtual machines advertise instructions that they do not grant, which ends the
+    process that uses them.
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", TRIAL], capture_output=True, text=True, timeout=PATIENCE, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"a trial failed: {error}"
+    if tried.returncode < 0:
+        return (
+            f"a trial was stopped by signal {-tried.returncode}: the CPU advertises instructions that it does not "
+            "grant; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment may leave those out"
+        )
+    if tried.returncode:
+        return f"a trial failed: {(tried.stderr.strip().splitlines() or ['no message'])[-1]}"
+    ratio = float(tried.stdout)
+    return "" if ratio >= WORTH else f"products of matrices run at {ratio:.2g} times their rate in single precision"
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -100,6 +143,11 @@ def _matmul_precision(wanted: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def full_products() -> AbstractContextManager[None]:
+    """Products in full single precision inside: for a backward pass, which runs outside ``full_precision``."""
+    return _matmul_precision(FULL)
 
 
 class _Exact(torch.autograd.Function):

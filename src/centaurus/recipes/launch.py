@@ -20,7 +20,7 @@ from centaurus.models.network import Network
 from centaurus.recipes import RECIPES
 from centaurus.train.config import BUDGETS, Training, from_data, nearest, override, to_data
 from centaurus.train.log import Watcher, card
-from centaurus.train.loop import fit, keep_memory
+from centaurus.train.loop import check_precision, fit, keep_memory
 from centaurus.train.run import Run, RunError, Standing
 
 SHORT = 60  # characters of a list in a message
@@ -58,6 +58,7 @@ def train(
     A run that goes on refuses clips other than those it began with, unless ``allow_changed_data``. One that fails
     before its first step leaves no folder behind.
     """
+    check_precision(settings.precision)
     keep_memory()
     state = PartialState(cpu=not torch.cuda.is_available())
     torch.manual_seed(settings.seed)

@@ -50,7 +50,7 @@ class Training:
     accumulate: int = 1
     """Parts that a batch is taken in, to need less memory."""
     precision: str = "auto"
-    """auto, fp32, bf16 or fp16; auto is bf16 where a GPU has it, else fp32."""
+    """auto, fp32, bf16 or fp16; auto is bf16 where a GPU has it, else fp32. On a CPU bf16 needs its instructions."""
     compile: str = "false"
     """true, false or auto: torch.compile, with auto where there is a GPU with Triton."""
     seed: int = 0

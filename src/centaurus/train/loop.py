@@ -25,13 +25,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from centaurus.kernels.precision import why_no_bf16
 from centaurus.models.io import save
 from centaurus.models.network import Network
 from centaurus.train.config import Training
 from centaurus.train.loader import Examples, Order, batches, validation
 from centaurus.train.log import Diary, Watcher
 from centaurus.train.objectives import Batch, Example, Objective
-from centaurus.train.optim import OPTIMIZERS, Average, Budget, cosine, set_rate
+from centaurus.train.optim import OPTIMIZERS, Average, Budget, Muon, cosine, set_rate
 from centaurus.train.run import DiskError, Run, RunError, Standing, TrainingError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -58,7 +59,10 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
         objective.compile()
     average = Average(objective.net, config.ema)
     average.net.to(accelerator.device)
-    model, optimizer = accelerator.prepare(objective, OPTIMIZERS[config.optimizer](objective, config.lr, config.decay))
+    chosen = OPTIMIZERS[config.optimizer](objective, config.lr, config.decay)
+    if isinstance(chosen, Muon):
+        chosen.rounded = accelerator.mixed_precision == "bf16"
+    model, optimizer = accelerator.prepare(objective, chosen)
     torch.manual_seed(config.seed + accelerator.process_index)
     checkpoints = Checkpoints(accelerator, run, average)
     standing = checkpoints.restore()
@@ -132,8 +136,16 @@ def allow_versions(net: nn.Module) -> None:
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, most)
 
 
+def check_precision(precision: str) -> None:
+    """Refuse bf16 on a CPU that has no fast products of it, before anything was read or written."""
+    reason = why_no_bf16() if precision == "bf16" and not torch.cuda.is_available() else ""
+    if reason:
+        raise ValueError(f"precision=bf16 is of no use on this CPU: {reason}; use precision=fp32")
+
+
 def _accelerator(precision: str) -> Accelerator:
     """Devices and processes as torchrun gives them; half precision where there is hardware for it, or on request."""
+    check_precision(precision)
     cuda = torch.cuda.is_available()
     if precision == "auto":
         precision = "fp32" if not cuda else "bf16" if torch.cuda.is_bf16_supported() else "fp16"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from centaurus.models.network import Network
 
@@ -83,20 +83,52 @@ class Muon(torch.optim.AdamW):
         super().step()
 
     def _turn(self, matrices: list[nn.Parameter], lr: float, decay: float) -> None:
-        alike: dict[tuple[int, ...], list[tuple[nn.Parameter, torch.Tensor]]] = {}
+        ahead = []
         for p in matrices:
             gradient, state = p.grad, self.state[p]
             assert gradient is not None
             state.setdefault("step", torch.zeros(()))  # AdamW looks for it when it is restored
             momentum = state.setdefault("momentum", torch.zeros_like(p)).lerp_(gradient, 1 - MOMENTUM)
-            ahead = gradient.lerp(momentum, MOMENTUM)
-            alike.setdefault(p.flatten(1).shape, []).append((p, ahead.flatten(1)))
+            ahead.append(gradient.lerp(momentum, MOMENTUM).flatten(1))
             p.grad = None  # AdamW has nothing left to do for it
-        for shape, same in alike.items():
-            ahead = torch.stack([ahead for _, ahead in same])
-            turned = orthogonal(ahead.bfloat16() if self.rounded else ahead)
-            for (p, _), update in zip(same, turned, strict=True):
-                p.mul_(1 - lr * decay).add_(update.reshape(p.shape), alpha=-lr * SIZE * max(shape) ** 0.5)
+        for p, update in zip(matrices, self._turned(ahead), strict=True):
+            p.mul_(1 - lr * decay).add_(update.reshape(p.shape), alpha=-lr * SIZE * max(update.shape) ** 0.5)
+
+    def _turned(self, matrices: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the orthogonal matrix next to each. Of many processes each finds a part, and gets the others'."""
+        processes = distributed.get_world_size() if distributed.is_initialized() else 1
+        parts = shared_out([x.shape for x in matrices], processes)
+        own = parts[distributed.get_rank() if processes > 1 else 0]
+        found: dict[int, torch.Tensor] = {}
+        for shape in dict.fromkeys(matrices[k].shape for k in own):
+            same = [k for k in own if matrices[k].shape == shape]
+            stacked = torch.stack([matrices[k] for k in same])
+            found |= zip(
+                same, orthogonal(stacked.bfloat16() if self.rounded else stacked).to(stacked.dtype), strict=True
+            )
+        if processes == 1:
+            return [found[k] for k in own]
+        numbers = [sum(matrices[k].numel() for k in part) for part in parts]
+        packed = matrices[0].new_zeros(max(numbers))
+        if own:
+            packed[: sum(found[k].numel() for k in own)] = torch.cat([found[k].flatten() for k in own])
+        received = [torch.empty_like(packed) for _ in parts]
+        distributed.all_gather(received, packed)
+        for part, count, values in zip(parts, numbers, received, strict=True):
+            each = values[:count].split([matrices[k].numel() for k in part])
+            found |= {k: x.view(matrices[k].shape) for k, x in zip(part, each, strict=True)}
+        return [found[k] for k in range(len(matrices))]
+
+
+def shared_out(shapes: Sequence[Sequence[int]], processes: int) -> list[list[int]]:
+    """Return the matrices of each process, in order: the largest first, each to the one with the least work so far."""
+    work, parts = [0] * processes, [list[int]() for _ in range(processes)]
+    costs = [min(shape) * rows * columns for shape in shapes for rows, columns in [shape]]
+    for k in sorted(range(len(shapes)), key=lambda k: -costs[k]):
+        least = work.index(min(work))
+        work[least] += costs[k]
+        parts[least].append(k)
+    return [sorted(part) for part in parts]
 
 
 def orthogonal(x: torch.Tensor) -> torch.Tensor:
