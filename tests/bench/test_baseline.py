@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import settings
-from torch import Tensor
 
 from bench.baseline import contracted, in_order
-from centaurus.layer import Layer
 from centaurus.planner.named import NAMES
 from centaurus.ssm import SSM
-from centaurus.ssm.kernel import DISCRETIZATIONS
 from tests.reference import gradients, recurrence, worst
-from tests.ssm.layers import NAMED, OWN, complex_allowed, random_ssm
-
-TIGHT = 1e-9  # largest relative error in fp64: values, states and gradients
-few = settings(max_examples=8, derandomize=True, deadline=None)
-TOPOLOGIES = [(name, complex) for name in [*NAMED, *OWN] for complex in (False, True) if complex_allowed(name, complex)]
-
-RULES = [(*case, rule) for case in TOPOLOGIES for rule in DISCRETIZATIONS if rule == "simple" or case[0] in NAMED]
-
-
-def noise(layer: Layer, channels: int, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A signal, and a state to start from, that both want gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    u = torch.randn(batch, channels, length, generator=generator, dtype=torch.float64)
-    state = layer.init_state(batch)
-    assert isinstance(state, Tensor)
-    return u.requires_grad_(), torch.randn(state.shape, generator=generator, dtype=torch.float64).requires_grad_()
+from tests.ssm.layers import TIGHT, TOPOLOGIES, noise, random_ssm
 
 
 @pytest.mark.parametrize("order", NAMES)

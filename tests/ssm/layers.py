@@ -6,9 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from hypothesis import settings
+from torch import Tensor
 
 from centaurus.layer import Layer
 from centaurus.ssm import S6, SSM
+from centaurus.ssm.kernel import DISCRETIZATIONS
 
 NAMED: dict[str, dict[str, int]] = {
     "depthwise": {"in_channels": 3, "states": 2},
@@ -51,11 +54,27 @@ def random_ssm(topology: str, complex: bool = False, discretization: str = "simp
 
 def kinds() -> list[tuple[str, Callable[[], Layer], int]]:
     """(name, how to build it, input channels) of every layer."""
-    found: list[tuple[str, Callable[[], Layer], int]] = []
+    layers: list[tuple[str, Callable[[], Layer], int]] = []
     for name in [*NAMED, *OWN]:
         for complex in (False, True):
             if not complex_allowed(name, complex):
                 continue
             build = partial(random_ssm, name, complex)
-            found.append((name + " complex" * complex, build, build().in_channels))
-    return [*found, ("S6", partial(S6, 3, states=4), 3), ("S6 with a mixer", partial(S6, 3, 2, states=4), 3)]
+            layers.append((name + " complex" * complex, build, build().in_channels))
+    return [*layers, ("S6", partial(S6, 3, states=4), 3), ("S6 with a mixer", partial(S6, 3, 2, states=4), 3)]
+
+
+TIGHT = 1e-9  # largest relative error in fp64: values, states and gradients
+few = settings(max_examples=8, derandomize=True, deadline=None)
+TOPOLOGIES = [(name, complex) for name in [*NAMED, *OWN] for complex in (False, True) if complex_allowed(name, complex)]
+
+RULES = [(*case, rule) for case in TOPOLOGIES for rule in DISCRETIZATIONS if rule == "simple" or case[0] in NAMED]
+
+
+def noise(layer: Layer, channels: int, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """A signal, and a state to start from, that both require gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(batch, channels, length, generator=generator, dtype=torch.float64)
+    state = layer.init_state(batch)
+    assert isinstance(state, Tensor)
+    return u.requires_grad_(), torch.randn(state.shape, generator=generator, dtype=torch.float64).requires_grad_()

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from centaurus.layer import Layer, State
 from centaurus.ssm import S6
-from centaurus.ssm.kernel import DISCRETIZATIONS
 from tests.reference import gradients, recurrence, selective, worst
-from tests.ssm.layers import NAMED, OWN, complex_allowed, random_ssm
-
-TIGHT = 1e-9  # largest relative error in fp64: values, states and gradients
-few = settings(max_examples=8, derandomize=True, deadline=None)
-TOPOLOGIES = [(name, complex) for name in [*NAMED, *OWN] for complex in (False, True) if complex_allowed(name, complex)]
-
-RULES = [(*case, rule) for case in TOPOLOGIES for rule in DISCRETIZATIONS if rule == "simple" or case[0] in NAMED]
-
-
-def noise(layer: Layer, channels: int, batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A signal, and a state to start from, that both want gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    u = torch.randn(batch, channels, length, generator=generator, dtype=torch.float64)
-    state = layer.init_state(batch)
-    assert isinstance(state, Tensor)
-    return u.requires_grad_(), torch.randn(state.shape, generator=generator, dtype=torch.float64).requires_grad_()
+from tests.ssm.layers import RULES, TIGHT, TOPOLOGIES, few, noise, random_ssm
 
 
 def pieces(data: st.DataObject, length: int) -> list[int]:

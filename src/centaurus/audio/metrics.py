@@ -97,9 +97,9 @@ def _texts(hypotheses: str | Sequence[str], references: str | Sequence[str]) -> 
     return one, other
 
 
-def _errors(found: Any) -> Errors:
-    total = found.hits + found.substitutions + found.deletions
-    return Errors(found.substitutions, found.deletions, found.insertions, total)
+def _errors(counts: Any) -> Errors:
+    total = counts.hits + counts.substitutions + counts.deletions
+    return Errors(counts.substitutions, counts.deletions, counts.insertions, total)
 
 
 def _words(error: Exception) -> str:

@@ -127,10 +127,10 @@ class _Rooms:
             if not above:
                 return None
             number, place = number + (above & -above).bit_length(), 0
-        found = self.classes[number].pop(place)
+        taken = self.classes[number].pop(place)
         if not self.classes[number]:
             self.filled ^= 1 << number
-        return found
+        return taken
 
 
 def assemble(

@@ -108,7 +108,7 @@ class Decision:
 
     def push(self, scores: NDArray[np.float64]) -> list[Keyword]:
         """The keywords to report within these frames. Frames in which nothing can happen cost nothing."""
-        found: list[Keyword] = []
+        keywords: list[Keyword] = []
         low = scores < self.smoothing.low
         loud = np.flatnonzero(scores.max(axis=0, initial=0.0) >= self.smoothing.threshold)
         first, frames, start = 0, scores.shape[1], self._frame
@@ -122,33 +122,33 @@ class Decision:
                     break
             self._frame = start + first
             self._armed |= low[:, first]
-            found += self._look(scores[:, first])
+            keywords += self._look(scores[:, first])
             first += 1
         self._frame = start + frames
-        return found
+        return keywords
 
     def flush(self) -> list[Keyword]:
         """The keyword that was still rising; then forget the past."""
-        found = self._report() if self._rising >= 0 else []
+        keywords = self._report() if self._rising >= 0 else []
         self.reset()
-        return found
+        return keywords
 
     def _look(self, scores: NDArray[np.float64]) -> list[Keyword]:
-        found: list[Keyword] = []
+        keywords: list[Keyword] = []
         if self._rising >= 0:
             score = float(scores[self._rising])
             if score >= self._peak and self._frame - self._began < self._patience:
                 self._peak = score
             else:
-                found = self._report()
+                keywords = self._report()
         leader = int(scores.argmax())
         free = self._rising < 0 and self._frame >= self._quiet_until
         if free and self._armed[leader] and scores[leader] >= self.smoothing.threshold:
             self._rising, self._began, self._peak = leader, self._frame, float(scores[leader])
             self._armed[leader] = False
             if not self._patience:
-                found += self._report()
-        return found
+                keywords += self._report()
+        return keywords
 
     def _report(self) -> list[Keyword]:
         word = self.words[self._rising]

@@ -65,18 +65,18 @@ def ways(local: Local, frames: int, q: int) -> list[Choice]:
     inside, drive, read = shared * q * q * summed * new, 2 * shared * q * summed * rest, 2 * shared * q * new * rest
     both, links = inside + drive + read, shared * rest * (2 * chunks + 2) ** 2
     step = both + 4 * shared * rest * rest
-    found = [_choice(_serial, q, 4 + 3 * chunks, chunks * shared, chunks * step, 0, step)]
+    choices = [_choice(_serial, q, 4 + 3 * chunks, chunks * shared, chunks * step, 0, step)]
     if summed == new == 1:
-        found.append(_choice(_rows, q, 1 + 5 * chunks, chunks * (q + 2 * rest), 0, chunks * step, step))
+        choices.append(_choice(_rows, q, 1 + 5 * chunks, chunks * (q + 2 * rest), 0, chunks * step, step))
     if chunks > 1:
-        found.append(_choice(_chunks, q, 15, (2 + rest) * shared, chunks * both + links, 0, both + links))
+        choices.append(_choice(_chunks, q, 15, (2 + rest) * shared, chunks * both + links, 0, both + links))
     apart = inside + drive // summed + read // new
     if summed == new == 1:
-        found.append(_choice(_linked, q, 10 + 9 * chunks, 2 * shared, chunks * apart, 0, apart))
+        choices.append(_choice(_linked, q, 10 + 9 * chunks, 2 * shared, chunks * apart, 0, apart))
     elif local.crossed:
         products = shared * (1 + summed + new)
-        found.append(_choice(_crossed, q, 20 + 9 * chunks, products, chunks * apart, 0, apart))
-    return found
+        choices.append(_choice(_crossed, q, 20 + 9 * chunks, products, chunks * apart, 0, apart))
+    return choices
 
 
 def _choice(run: Way, q: int, operators: int, products: int, multiplies: int, elements: int, numbers: int) -> Choice:

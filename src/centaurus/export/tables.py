@@ -39,13 +39,13 @@ class Local:
 
     layer: SSM  # in double precision
 
-    def _way(self, chunk: int) -> Route:
+    def _route(self, chunk: int) -> Route:
         return route(self.layer.topology, _phases(self.layer.topology), chunk)
 
     @cached_property
     def roles(self) -> tuple[str, str, str, str]:
         """Indices shared, summed and new, and the modes that are not shared."""
-        link = self._way(1).link
+        link = self._route(1).link
         signal, out = link.signal.strip("bt"), link.out.strip("bt")
         shared = "".join(i for i in link.modes if i in signal and i in out)
         rest = "".join(i for i in link.modes if i not in shared)
@@ -63,33 +63,33 @@ class Local:
 
     def before(self) -> Array | None:
         """The projection (in_channels, shared · summed), or none where it is the identity."""
-        layer, w, (shared, summed, _, _) = self.layer, self._way(1), self.roles
+        layer, w, (shared, summed, _, _) = self.layer, self._route(1), self.roles
         channels = torch.eye(layer.in_channels, dtype=torch.float64)[..., None]  # b c t
         u = _unfold(layer.topology, channels)
-        u = u.sum(w.lone) if w.lone else u
+        u = u.sum(w.summed_axes) if w.summed_axes else u
         indices = w.before[0][2] if w.before else w.link.signal
         if not w.before:
-            kept = [i for axis, i in enumerate(layer.topology.expression.operands[0]) if axis not in w.lone]
+            kept = [i for axis, i in enumerate(layer.topology.expression.operands[0]) if axis not in w.summed_axes]
             u = u.permute([kept.index(i) for i in indices])
-        for letter, own, given, out in w.before:
-            u = pair(layer.get_parameter(letter), own, u, given, out)
+        for letter, own, incoming, out in w.before:
+            u = pair(layer.get_parameter(letter), own, u, incoming, out)
         return _unless_identity(contract((u, w.link.signal), out="b" + shared + summed + "t"))
 
     def after(self) -> Array | None:
         """The projection (shared · new, out_channels), or none where it is the identity."""
-        layer, w, (shared, _, new, _) = self.layer, self._way(1), self.roles
+        layer, w, (shared, _, new, _) = self.layer, self._route(1), self.roles
         count = self.count(shared + new)
         sizes = [layer.topology.size.get(i, 2) for i in shared + new]
         y = torch.eye(count, dtype=torch.float64).reshape(count, *sizes, 1)
         indices = "b" + shared + new + "t"
         y = y.permute([indices.index(i) for i in w.link.out])
-        for letter, own, given, out in w.after:
-            y = pair(layer.get_parameter(letter), own, y, given, out)
+        for letter, own, incoming, out in w.after:
+            y = pair(layer.get_parameter(letter), own, y, incoming, out)
         return _unless_identity(y.permute(w.order))
 
     def chunk(self, chunk: int) -> Tables:
         """The tables for chunks of this many frames."""
-        layer, w = self.layer, self._way(chunk)
+        layer, w = self.layer, self._route(chunk)
         link = w.link
         log_a, scale = layer._modes(torch.float64)
         weight = layer._weight(scale, torch.float64, fold=True)

@@ -135,29 +135,29 @@ def describe(
     about: About | None = None,
 ) -> Settings:
     """Return the metadata of an export; a tree of layers that is not a ``Network`` has the task ``layers``."""
-    task, given = about or (About(net.task, net.settings) if isinstance(net, Network) else About(LAYERS, {}))
+    task, settings = about or (About(net.task, net.settings) if isinstance(net, Network) else About(LAYERS, {}))
     return Settings(
         task=task,
         name=name,
-        rate=int(given.get("sample_rate", SAMPLE_RATE)),
+        rate=int(settings.get("sample_rate", SAMPLE_RATE)),
         hop=net.hop,
         chunk=chunk,
         delay=ceil(net.delay),
         latency=chunk + ceil(net.delay),
         ratio=net.ratio,
         features=features,
-        classes=_words(given, "classes"),
-        tokens=_words(given, "tokens"),
-        card=card if card is not None else str(given.get("card", "")),
+        classes=_words(settings, "classes"),
+        tokens=_words(settings, "tokens"),
+        card=card if card is not None else str(settings.get("card", "")),
         states=states,
-        threshold=given.get("threshold"),
-        peak=float(given.get("peak", PEAK)),
-        window=given.get("window"),
+        threshold=settings.get("threshold"),
+        peak=float(settings.get("peak", PEAK)),
+        window=settings.get("window"),
     )
 
 
-def _words(given: dict[str, Any], key: str) -> tuple[str, ...] | None:
-    return tuple(map(str, given[key])) if given.get(key) else None
+def _words(settings: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    return tuple(map(str, settings[key])) if settings.get(key) else None
 
 
 def difference(net: Layer, path: Path) -> float:
@@ -172,8 +172,8 @@ def difference(net: Layer, path: Path) -> float:
         generator = torch.Generator().manual_seed(batch)
         signal = 0.1 * torch.randn(batch, 1, samples, generator=generator, dtype=torch.float64)
         with torch.inference_mode():
-            wanted = net(signal).numpy()
+            expected = net(signal).numpy()
         audio = signal[:, 0].float().numpy()
-        found = np.concatenate([session.process(audio), session.flush()], -1).reshape(wanted.shape)
-        worst = max(worst, float(np.abs(found - wanted).max() / max(1e-30, np.abs(wanted).max())))
+        actual = np.concatenate([session.process(audio), session.flush()], -1).reshape(expected.shape)
+        worst = max(worst, float(np.abs(actual - expected).max() / max(1e-30, np.abs(expected).max())))
     return worst

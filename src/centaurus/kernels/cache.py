@@ -34,5 +34,5 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
         if len(store) >= MOST:
             store.clear()
         store[key] = make()
-    found: T = store[key]
-    return found
+    table: T = store[key]
+    return table

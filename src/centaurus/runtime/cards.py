@@ -38,9 +38,9 @@ class Shipped:
 
 def describe_shipped() -> list[Shipped]:
     """Return the shipped models, those that commands take by default first."""
-    found = [_describe(name) for name in shipped_models()]
+    models = [_describe(name) for name in shipped_models()]
     verbs = [task.command for task in TASKS.values()]
-    return sorted(found, key=lambda model: (not model.default, verbs.index(model.command), model.name))
+    return sorted(models, key=lambda model: (not model.default, verbs.index(model.command), model.name))
 
 
 def _describe(name: str) -> Shipped:

@@ -35,7 +35,7 @@ class UpperBand:
 
     def reset(self) -> None:
         """Begin a new stream."""
-        self._heard: Block = np.zeros((self._channels, 0), np.float32)  # network input whose output is not known yet
+        self._pending: Block = np.zeros((self._channels, 0), np.float32)  # network input whose output is not known yet
         self._waiting: Block = np.zeros((2, self._channels, TAPS - 1), np.float32)  # less than a frame, and history
         self._power = np.zeros((2, self._channels))
         self._gains = np.ones((self._channels, 1))  # at the ends of frames, from ``_first`` on
@@ -43,11 +43,11 @@ class UpperBand:
         self._given = 0  # samples at the input's rate
         self._ended = False
 
-    def pair(self, heard: Block, clean: Block) -> Block:
+    def pair(self, network_input: Block, clean: Block) -> Block:
         """Take network input and output (channels, t); return the part of the input that belongs to the output."""
-        self._heard = np.concatenate([self._heard, heard], axis=1)
+        self._pending = np.concatenate([self._pending, network_input], axis=1)
         count = clean.shape[1]
-        low, self._heard = self._heard[:, :count], self._heard[:, count:]
+        low, self._pending = self._pending[:, :count], self._pending[:, count:]
         self._measure(np.stack([low, clean]))
         return low
 

@@ -210,13 +210,13 @@ def _states(data: Mapping[str, Any]) -> tuple[StateShape, ...]:
     value = data.get("states")
     if not isinstance(value, list) or len(value) > MOST_STATES:
         raise ValueError(f"states should be a list of at most {MOST_STATES}, got {_short(value)}")
-    found = tuple(_state(item) for item in value)
-    if len({state.name for state in found}) != len(found):
+    states = tuple(_state(item) for item in value)
+    if len({state.name for state in states}) != len(states):
         raise ValueError("two states have one name")
-    numbers = sum(math.prod(state.shape) for state in found)
+    numbers = sum(math.prod(state.shape) for state in states)
     if numbers > MOST_STATE_NUMBERS:
         raise ValueError(f"the states of one stream hold {numbers} numbers, more than {MOST_STATE_NUMBERS}")
-    return found
+    return states
 
 
 def _state(item: Any) -> StateShape:
@@ -240,13 +240,13 @@ AUDIO = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".m4a", ".mp
 CHECKPOINTS = {".pt", ".pth", ".ckpt", ".bin"}
 
 
-def check_kind(path: str | os.PathLike[str], wanted: tuple[str, ...]) -> None:
-    """Refuse a file whose suffix says that it is something else than a model of the wanted kinds, and say what to do.
+def check_kind(path: str | os.PathLike[str], accepted: tuple[str, ...]) -> None:
+    """Refuse a file whose suffix says that it is something else than a model of the accepted kinds, and say what to do.
 
-    ``wanted`` are ``SUFFIX`` for exported models and ``WEIGHTS`` for those that torch reads.
+    ``accepted`` are ``SUFFIX`` for exported models and ``WEIGHTS`` for those that torch reads.
     """
     suffix = Path(path).suffix.lower()
-    if suffix in wanted:
+    if suffix in accepted:
         return
     if suffix == WEIGHTS:
         target = Path(path).with_suffix(SUFFIX)

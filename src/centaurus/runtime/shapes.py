@@ -72,12 +72,12 @@ def step_cost(
         missing = [name for name in node.inputs if name not in shapes]
         if missing:
             raise SessionError(f"{where} reads {missing[0]!r:.60}, which nothing before it makes")
-        given = [shapes[name] for name in node.inputs]
+        operands = [shapes[name] for name in node.inputs]
         integers = [constants[name][1] if name in constants else None for name in node.inputs]
         try:
-            made = OPERATORS[node.operator](Operands(given, integers, node.attributes, len(node.outputs)))
+            made = OPERATORS[node.operator](Operands(operands, integers, node.attributes, len(node.outputs)))
         except (ValueError, IndexError) as error:
-            raise SessionError(f"{where} does not fit its inputs {_short(given)}: {error}") from error
+            raise SessionError(f"{where} does not fit its inputs {_short(operands)}: {error}") from error
         if len(made) != len(node.outputs):
             raise SessionError(f"{where} has {len(node.outputs)} outputs, its operator makes {len(made)}")
         for name, shape in zip(node.outputs, made, strict=True):
@@ -86,7 +86,7 @@ def step_cost(
             shapes[name] = shape
         elements = sum(map(math.prod, made))
         total += ELEMENT_BYTES * elements
-        operations += 2 * elements * given[0][-1] if node.operator == "MatMul" else elements
+        operations += 2 * elements * operands[0][-1] if node.operator == "MatMul" else elements
         if total > MOST_STEP_BYTES or operations > MOST_STEP_OPERATIONS:
             raise SessionError(
                 f"a step would take {total:,} bytes and {operations:,} operations up to {where}; "
@@ -156,14 +156,14 @@ def _reshape(x: Operands) -> list[Shape]:
     _count(x, 2, 2)
     if x.integer("allowzero", 0):
         raise ValueError("allowzero is not used")
-    given, target = x.shapes[0], x.constant(1)
-    shape = [given[k] if n == 0 else n for k, n in enumerate(target)]
+    shape_in, target = x.shapes[0], x.constant(1)
+    shape = [shape_in[k] if n == 0 else n for k, n in enumerate(target)]
     if shape.count(-1) > 1 or min(shape, default=0) < -1:
         raise ValueError(f"{target!r:.60} is not a shape")
     if -1 in shape:
         known = -math.prod(shape)
-        shape[shape.index(-1)] = math.prod(given) // known if known else 0
-    if math.prod(shape) != math.prod(given):
+        shape[shape.index(-1)] = math.prod(shape_in) // known if known else 0
+    if math.prod(shape) != math.prod(shape_in):
         raise ValueError(f"they cannot be shaped as {target!r:.60}")
     return [tuple(shape)]
 

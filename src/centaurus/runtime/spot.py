@@ -52,8 +52,8 @@ class Spotter:
 
     def flush(self) -> list[Keyword]:
         """Return the last keywords and reset the stream."""
-        found = self._spotting.push(self.session.process(self._intake.flush()[0]))
-        return found + self._spotting.push(self.session.flush()) + self._spotting.flush()
+        keywords = self._spotting.push(self.session.process(self._intake.flush()[0]))
+        return keywords + self._spotting.push(self.session.flush()) + self._spotting.flush()
 
 
 def smoothing_of(settings: Settings) -> Smoothing:

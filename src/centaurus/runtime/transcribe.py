@@ -37,7 +37,7 @@ class Transcriber:
 
     def process(self, x: NDArray[np.float32]) -> list[Word]:
         """Return the words that have ended."""
-        return self._hear(self.session.process(self._intake.process(x)[0]))
+        return self._decode(self.session.process(self._intake.process(x)[0]))
 
     @property
     def partial(self) -> list[Word]:
@@ -46,10 +46,10 @@ class Transcriber:
 
     def flush(self) -> list[Word]:
         """Return the last words and reset the stream."""
-        found = self._hear(self.session.process(self._intake.flush()[0])) + self._hear(self.session.flush())
-        return found + self._words.push(self._collapse.flush()) + self._words.flush()
+        words = self._decode(self.session.process(self._intake.flush()[0])) + self._decode(self.session.flush())
+        return words + self._words.push(self._collapse.flush()) + self._words.flush()
 
-    def _hear(self, logits: NDArray[np.float32]) -> list[Word]:
+    def _decode(self, logits: NDArray[np.float32]) -> list[Word]:
         return self._words.push(self._collapse.push(logits))
 
 

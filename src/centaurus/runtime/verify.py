@@ -39,18 +39,18 @@ def verify_file(path: str | Path, extra: Sequence[Law] = (), seed: int = 0) -> V
 
 def run(session: Session, signal: Samples, sizes: Sequence[int]) -> Samples:
     """A whole signal in pieces of these sizes, again and again."""
-    found, at, k = [], 0, 0
+    pieces, at, k = [], 0, 0
     while at < signal.shape[-1]:
-        found.append(session.process(signal[..., at : at + sizes[k % len(sizes)]]))
+        pieces.append(session.process(signal[..., at : at + sizes[k % len(sizes)]]))
         at, k = at + sizes[k % len(sizes)], k + 1
-    return np.concatenate([*found, session.flush()], -1)
+    return np.concatenate([*pieces, session.flush()], -1)
 
 
-def error(given: Samples, wanted: Samples) -> float:
+def error(actual: Samples, expected: Samples) -> float:
     """The largest difference against the largest value; infinite for another shape, NaN or infinity."""
-    if given.shape != wanted.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    worst = float(np.abs(given - wanted).max(initial=0) / max(1e-30, float(np.abs(wanted).max(initial=0))))
+    worst = float(np.abs(actual - expected).max(initial=0) / max(1e-30, float(np.abs(expected).max(initial=0))))
     return worst if np.isfinite(worst) else float("inf")
 
 
@@ -89,10 +89,10 @@ def _joined(session: Session, signal: Samples, whole: Samples) -> float:
     session.leave(row)
     row = session.join()
     shifted = np.concatenate([signal[:-1, late:], signal[-1:, :-late]], 0)
-    found = np.concatenate([session.process(shifted), session.flush()], -1)
+    output = np.concatenate([session.process(shifted), session.flush()], -1)
     hops = shifted.shape[-1] // session.settings.hop  # within the last one the two signals differ
     frames = session.settings.frames(hops * session.settings.hop)
-    return error(found[row][..., :frames], whole[row][..., :frames])
+    return error(output[row][..., :frames], whole[row][..., :frames])
 
 
 def _lateness(session: Session) -> float:

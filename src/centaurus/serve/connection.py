@@ -117,15 +117,15 @@ class Connection(asyncio.Protocol):
         self._finish("gone")
 
     def _request(self, http: HttpRequest) -> None:
-        found = self._answer(self, http)
-        if isinstance(found, Response):
-            self._socket.send_response(found)
+        answer = self._answer(self, http)
+        if isinstance(answer, Response):
+            self._socket.send_response(answer)
             return
         response = self._socket.accept(http)
         self._socket.send_response(response)
         if self._socket.state is not State.OPEN:
             return
-        engine, request = found
+        engine, request = answer
         self._last_audio = self._loop.time()
         try:
             self._lane = engine.join(request.rows, self._collect)

@@ -42,26 +42,26 @@ def read_request(path: str) -> Request:
     task = url.path.removeprefix(PATH)
     if not url.path.startswith(PATH) or task not in JOBS:
         raise LookupError(f"there is no {url.path}: streams are {', '.join(PATH + name for name in JOBS)}")
-    given = dict(parse_qsl(url.query, keep_blank_values=True))
-    rate, channels = int(_number(given, "rate", 16_000)), int(_number(given, "channels", 1))
+    query = dict(parse_qsl(url.query, keep_blank_values=True))
+    rate, channels = int(_number(query, "rate", 16_000)), int(_number(query, "channels", 1))
     if channels > MOST_CHANNELS:
         raise ValueError(f"a stream has at most {MOST_CHANNELS} channels, got {channels}")
-    name = given.pop("format", Encoding.F32.value)
+    name = query.pop("format", Encoding.F32.value)
     encodings = {encoding.value: encoding for encoding in Encoding}
     if name not in encodings:
         raise ValueError(f"format should be one of {', '.join(encodings)}, got {name!r:.40}")
     known = OPTIONS[task]
-    unknown = sorted(set(given) - set(known))
+    unknown = sorted(set(query) - set(known))
     if unknown:
         raise ValueError(
             f"{task} has no option {unknown[0]!r:.40}; there are rate, channels, format, {', '.join(known)}"
         )
-    options = {key: _number(given, key) for key in list(given)}
+    options = {key: _number(query, key) for key in list(query)}
     return Request(task, Layout(rate, channels, encodings[name]), options)
 
 
-def _number(given: dict[str, str], key: str, default: float | None = None) -> float:
-    text = given.pop(key, None)
+def _number(query: dict[str, str], key: str, default: float | None = None) -> float:
+    text = query.pop(key, None)
     if text is None and default is not None:
         return default
     try:
@@ -141,13 +141,13 @@ class Stream:
     def _messages(self, results: Any) -> list[Message]:
         if isinstance(self.job, Denoiser):
             return [encode(results, self.layout.encoding)] if results.size else []
-        found: list[Message] = [keyword_text(x) if isinstance(x, Keyword) else word_text(x) for x in results]
+        messages: list[Message] = [keyword_text(x) if isinstance(x, Keyword) else word_text(x) for x in results]
         if isinstance(self.job, Transcriber):
             partial = join(self.job.partial)
             if partial != self._partial:
-                found.append(_text("partial", text=partial))
+                messages.append(_text("partial", text=partial))
             self._partial = partial
-        return found
+        return messages
 
 
 def keyword_text(x: Keyword) -> str:

@@ -20,7 +20,7 @@ from centaurus.ssm.topology import Topology
 class Route:
     """The index strings of a piece: operands before the state, chunks, operands after it."""
 
-    lone: tuple[int, ...]  # axes of the signal that are only summed
+    summed_axes: tuple[int, ...]  # axes of the signal that are only summed
     before: tuple[tuple[str, str, str, str], ...]  # letter, its indices, the signal's, the result's
     link: Chunked
     weighted: str
@@ -34,8 +34,8 @@ def route(t: Topology, phases: tuple[str, str], chunk: int) -> Route:
     driven, read = phases
     indices = t.expression.operands[t.expression.signal]
     reached = ("b" + t.modes, *_later(t, ""))
-    lone = tuple(axis for axis, i in enumerate(indices) if not any(i in later for later in reached))
-    indices = "".join(i for axis, i in enumerate(indices) if axis not in lone)
+    summed_axes = tuple(axis for axis, i in enumerate(indices) if not any(i in later for later in reached))
+    indices = "".join(i for axis, i in enumerate(indices) if axis not in summed_axes)
     before, after = [], []
     for letter in t.before():
         own = t.indices(letter) + (driven if t.is_complex(letter) else "")
@@ -51,7 +51,7 @@ def route(t: Topology, phases: tuple[str, str], chunk: int) -> Route:
         after.append((letter, own, out, result))
         out = result
     order = tuple(out.index(i) for i in t.expression.output)
-    return Route(lone, tuple(before), link, weighted, tuple(after), order)
+    return Route(summed_axes, tuple(before), link, weighted, tuple(after), order)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def piece_tables(w: Route, operands: Mapping[str, Tensor], weight: Tensor, log_a
 
 def advance(w: Route, u: Tensor, known: PieceTables, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output of the piece and the state after it."""
-    if w.lone:
-        u = u.sum(w.lone)
+    if w.summed_axes:
+        u = u.sum(w.summed_axes)
     for letter, own, indices, out in w.before:
         u = pair(known.operands[letter], own, u, indices, out)
     y, state = _chunks(w.link, u, known.chunk, state, known.log_a, w.link.modes)

@@ -26,15 +26,15 @@ class QueryError(ValueError):
 
 def answer_plan(query: Mapping[str, str], device: Device | str = "cpu") -> dict[str, Any]:
     """The plan of ``equation`` (a topology's name or an equation) at the sizes given as ``b=8&t=16384&…``."""
-    found = _read(query)
-    e = found.expression
-    plans = {name: _plan(found, name, device) for name in NAMES}
+    equation = _read(query)
+    e = equation.expression
+    plans = {name: _plan(equation, name, device) for name in NAMES}
     best = plans["planned"]
     return {
-        "equation": _text(found),
+        "equation": _text(equation),
         "operands": [{"name": n, "indices": op} for n, op in zip(e.names, e.operands, strict=True)],
         "output": e.output,
-        "sizes": dict(found.sizes),
+        "sizes": dict(equation.sizes),
         "device": best.device,
         "plan": _full(best),
         "runners_up": [_total(plan) for plan in best.runners_up],
@@ -50,10 +50,10 @@ def answer_row(query: Mapping[str, str], device: Device | str = "cpu") -> dict[s
         raise QueryError(f"a row of a map has 1 to {MOST_CELLS} values, got {len(values)}")
     cells = []
     for value in values:
-        found = _read({**query, index: value})
-        if index not in dict(found.sizes):
-            raise QueryError(f"the map goes across {index[:8]!r}, which {_text(found)} does not have")
-        cells.append(_cell({name: _plan(found, name, device) for name in NAMES}))
+        equation = _read({**query, index: value})
+        if index not in dict(equation.sizes):
+            raise QueryError(f"the map goes across {index[:8]!r}, which {_text(equation)} does not have")
+        cells.append(_cell({name: _plan(equation, name, device) for name in NAMES}))
     return {"cells": cells}
 
 
@@ -101,13 +101,13 @@ def _read(query: Mapping[str, str]) -> Topology:
     text = EQUATIONS.get(name, name)
     if "->" not in text:
         raise QueryError(f"{name!r} is not a topology ({', '.join(EQUATIONS)}) nor an equation 'u_bit … -> y_bjt'")
-    wanted = {index for term in text.split("->")[0].split() for index in term.partition("_")[2].strip(",")}
+    indices = {index for term in text.split("->")[0].split() for index in term.partition("_")[2].strip(",")}
     if text.count("_") - 1 > MOST_OPERANDS:
         raise QueryError(f"an equation here has at most {MOST_OPERANDS} operands: the search grows with 3^operands")
-    sizes = {index: _size(index, query.get(index, str(DEFAULTS.get(index, OTHER)))) for index in sorted(wanted)}
+    sizes = {index: _size(index, query.get(index, str(DEFAULTS.get(index, OTHER)))) for index in sorted(indices)}
     inner = tuple((index, size) for index, size in sizes.items() if index not in "bt")
-    found = topology(text, inner, False)
-    return Topology(found.expression, tuple(sizes.items()), False)
+    equation = topology(text, inner, False)
+    return Topology(equation.expression, tuple(sizes.items()), False)
 
 
 def _size(index: str, text: str) -> int:
@@ -116,13 +116,13 @@ def _size(index: str, text: str) -> int:
     return int(text)
 
 
-def _plan(found: Topology, name: str, device: Device | str) -> Plan:
+def _plan(equation: Topology, name: str, device: Device | str) -> Plan:
     profile = Device.load(device) if isinstance(device, str) else device
-    return named_plan(name, found.expression, dict(found.sizes), found.modes, "", profile, True, None)
+    return named_plan(name, equation.expression, dict(equation.sizes), equation.modes, "", profile, True, None)
 
 
-def _text(found: Topology) -> str:
-    e = found.expression
+def _text(equation: Topology) -> str:
+    e = equation.expression
     terms = " ".join(f"{name}_{op}" for name, op in zip(e.names, e.operands, strict=True))
     return f"{terms} -> y_{e.output}"
 

@@ -45,14 +45,14 @@ class Page:
 def site(live: bool) -> dict[str, Page]:
     """Every file by its path below the root. ``live`` says whether a server answers questions about plans."""
     package = files("centaurus")
-    found = {path: _page(path, file) for path, file in _tree(package / "studio" / "static")}
+    pages = {path: _page(path, file) for path, file in _tree(package / "studio" / "static")}
     for file in sorted((package / "pretrained").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".wasm"):
-            found[f"models/{file.name}"] = _page(file.name, file)
+            pages[f"models/{file.name}"] = _page(file.name, file)
     for name in ("demo.flac", "demo.json"):
-        found[name] = _page(name, package / "assets" / name)
-    found["models.json"] = Page(TYPES[".json"], lambda: _json(describe_site(live)))
-    return found
+        pages[name] = _page(name, package / "assets" / name)
+    pages["models.json"] = Page(TYPES[".json"], lambda: _json(describe_site(live)))
+    return pages
 
 
 def describe_site(live: bool) -> dict[str, Any]:
@@ -64,13 +64,13 @@ def describe_models() -> list[dict[str, Any]]:
     """Settings of the shipped models that have a WebAssembly module, as their ONNX files carry them."""
     folder = files("centaurus") / "pretrained"
     names = sorted(file.name.removesuffix(".wasm") for file in folder.iterdir() if file.name.endswith(".wasm"))
-    found = []
+    models = []
     for name in names:
         path = find_model(name)
         data = read_settings(inspect(path).metadata[KEY], path).json()
         numerator, denominator = data["ratio"]
-        found.append({key: data[key] for key in SETTINGS} | {"frame": denominator / numerator})
-    return found
+        models.append({key: data[key] for key in SETTINGS} | {"frame": denominator / numerator})
+    return models
 
 
 def write_site(folder: str | os.PathLike[str]) -> list[Path]:
@@ -89,14 +89,14 @@ def write_site(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _tree(folder: Traversable, prefix: str = "") -> list[tuple[str, Traversable]]:
-    found = []
+    files = []
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         path = f"{prefix}{entry.name}"
         if entry.is_dir():
-            found += _tree(entry, f"{path}/")
+            files += _tree(entry, f"{path}/")
         elif Path(path).suffix in TYPES:
-            found.append((path, entry))
-    return found
+            files.append((path, entry))
+    return files
 
 
 def _page(path: str, file: Traversable) -> Page:
