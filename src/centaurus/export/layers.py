@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from centaurus.export.graph import Graph, Signal, array
-from centaurus.export.spectral import lower_analysis, lower_compress, lower_delay, lower_mel, lower_synthesis
+from centaurus.export.spectral import (
+    lower_analysis,
+    lower_compress,
+    lower_delay,
+    lower_mel,
+    lower_mel_of,
+    lower_synthesis,
+)
 from centaurus.export.ssm import lower_s6, lower_ssm
 from centaurus.layer import Layer
 from centaurus.models.build import Dense
@@ -59,6 +66,9 @@ def _(layer: SSM, g: Graph, u: Signal, name: str) -> Signal:
 
 @lower.register
 def _(layer: Serial, g: Graph, u: Signal, name: str) -> Signal:
+    match [part.layer for part in layer.parts()]:
+        case [Analysis() as analysis, Mel() as mel] if not mel.release:
+            return lower_mel_of(g, analysis, mel, u, _inner(name, layer.parts()[0].name))
     for part in layer.parts():
         u = lower(part.layer, g, u, _inner(name, part.name))
     return u

@@ -102,22 +102,34 @@ def bin_order(window: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.
 
 def lower_analysis(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
     """Nodes of the short-time spectra of a signal of one channel."""
+    x = _grouped_spectra(g, layer, u, name)
+    y = g.node("Gather", x.name, g.constant(bin_order(layer.window, _columns(layer))[0]), axis=3)
+    return Signal(y, x.frames, 2 * layer.bins)
+
+
+def _columns(layer: Analysis) -> int:
+    return stages(layer.window, layer.window)[0]
+
+
+def _grouped_spectra(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
+    """Spectra in the order in which the second stage gives them, bins of one group together."""
     window, hop, frames = layer.window, layer.hop, u.frames // layer.hop
     columns, length = stages(window, window)
     state = g.state(name, 1, window - hop)
     x = g.concat(state, g.reshape(u.name, 1, u.frames), axis=2)
     g.keep(state, g.part(x, u.frames, u.frames + window - hop, 2))
-    if frames > 1:
-        starts = hop * np.arange(frames)[:, None]
-        x = g.node("Gather", x, g.constant(starts + np.arange(window)), axis=2)
-    x = g.multiply(x, g.constant(array(analysis_window(window, hop))))
+    shape = array(analysis_window(window, hop))
+    if frames > 1:  # whole hops are copied, where frames are made of them
+        step = hop if window % hop == 0 else 1
+        hops = np.arange(frames)[:, None] * (hop // step) + np.arange(window // step)
+        x = g.node("Gather", g.reshape(x, 1, -1, step), g.constant(hops), axis=2)
+        shape = shape.reshape(-1, step)
+    x = g.multiply(x, g.constant(shape))
     x = g.matmul(g.constant(column_table(length)), g.reshape(x, frames, length, columns))
     tables = bin_tables(window, columns)
     groups, most = len(tables), tables.shape[-1]
-    x = g.matmul(g.reshape(x, *_batched(frames, groups), 2 * columns), g.constant(tables))
-    x = g.reshape(x, 1, frames, groups * most)
-    y = g.node("Gather", x, g.constant(bin_order(window, columns)[0]), axis=3)
-    return Signal(y, frames, 2 * layer.bins)
+    x = _each_group(g, x, tables, frames)
+    return Signal(g.reshape(x, 1, frames, groups * most), frames, groups * most)
 
 
 def lower_synthesis(g: Graph, layer: Synthesis, u: Signal, name: str) -> Signal:
@@ -125,10 +137,9 @@ def lower_synthesis(g: Graph, layer: Synthesis, u: Signal, name: str) -> Signal:
     window, synthesis, hop, frames = layer.window, layer.synthesis, layer.step_samples, u.frames
     columns, _ = stages(window, synthesis)
     tables = inverse_bin_tables(window, columns)
-    groups, most = tables.shape[:2]
+    groups = len(tables)
     x = g.node("Gather", u.name, g.constant(bin_order(window, columns)[1]), axis=3)
-    x = g.matmul(g.reshape(x, *_batched(frames, groups), most), g.constant(tables))
-    x = g.reshape(x, frames, 2 * groups, columns)
+    x = g.reshape(_each_group(g, x, tables, frames), frames, 2 * groups, columns)
     x = g.matmul(g.constant(inverse_column_table(window, columns, synthesis // columns)), x)
     overlaps = synthesis // hop
     shape = array(synthesis_window(window, hop, synthesis)).reshape(overlaps, hop)
@@ -146,9 +157,13 @@ def lower_synthesis(g: Graph, layer: Synthesis, u: Signal, name: str) -> Signal:
     return Signal(g.reshape(y, 1, frames * hop, 1), frames * hop, 1)
 
 
-def _batched(frames: int, groups: int) -> tuple[int, ...]:
-    """The axes of a row vector for every group, and for every frame where there are several."""
-    return (groups, 1) if frames == 1 else (frames, groups, 1)
+def _each_group(g: Graph, x: str, tables: Array, frames: int) -> str:
+    """Multiply each group of every frame by its own table (groups, in, out): all frames of a group in one product."""
+    groups, inner, _ = tables.shape
+    if frames == 1:
+        return g.matmul(g.reshape(x, groups, 1, inner), g.constant(tables))
+    by_group = g.transpose(g.reshape(x, frames, groups, inner), 0, 2, 1, 3)
+    return g.transpose(g.matmul(by_group, g.constant(tables)), 0, 2, 1, 3)
 
 
 def _overlaps(frames: int, overlaps: int) -> Array:
@@ -176,12 +191,25 @@ def lower_mel(g: Graph, layer: Mel, u: Signal, name: str) -> Signal:
     """Nodes of mel bands."""
     relative, _ = _over_level(g, layer, u, name)
     filters = array(mel_filters(layer.bins, layer.bands, *layer.band)).T
-    bands = g.matmul(relative, g.constant(filters))
+    return _compressed_bands(g, layer, g.matmul(relative, g.constant(filters)), u.frames)
+
+
+def lower_mel_of(g: Graph, analysis: Analysis, mel: Mel, u: Signal, name: str) -> Signal:
+    """Nodes of mel bands of short-time spectra, without putting the bins in order: the filters are in theirs."""
+    x = _grouped_spectra(g, analysis, u, name)
+    place, _ = bin_order(analysis.window, _columns(analysis))
+    filters = np.zeros((x.channels, mel.bands))
+    filters[place] = np.tile(array(mel_filters(mel.bins, mel.bands, *mel.band)).T, (2, 1))
+    bands = g.matmul(g.multiply(x.name, x.name), g.constant(filters))
+    return _compressed_bands(g, mel, bands, x.frames)
+
+
+def _compressed_bands(g: Graph, layer: Mel, bands: str, frames: int) -> Signal:
     if layer.power:
         y = _power(g, g.add(bands, g.constant(RELATIVE_FLOOR)), layer.power / 2)
     else:
         y = g.multiply(g.node("Log", g.add(bands, g.constant(LOG_FLOOR))), g.constant(LOG_SCALE))
-    return Signal(y, u.frames, layer.bands)
+    return Signal(y, frames, layer.bands)
 
 
 def _power(g: Graph, x: str, exponent: float) -> str:
