@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from centaurus.laws import randomized
-from centaurus.models import Row, build, classifier, count, denoiser, names, recognizer
+from centaurus.models import Row, SpotterTable, build, classifier, count, denoiser, load, names, recognizer, save
 from centaurus.models.tables import CLASSIFIERS, DENOISER, RECOGNIZER, SELECTIVE
 from centaurus.nn import DCBlock, Stream
 from centaurus.ssm import S6, SSM
@@ -79,6 +80,20 @@ def test_both_heads_learn_and_agree_with_the_stream() -> None:
     torch.testing.assert_close(heads.tokens, net(u))
     (heads.tokens.sum() + heads.characters.sum()).backward()
     assert all(p.grad is not None for p in net.parameters())
+
+
+def test_a_recogniser_on_mel_frames_streams_is_saved_and_spells_nothing(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    table = SpotterTable((Row("mel", 64, 8, window=128), Row("pointwise", 1, 6, 4, times=2)))
+    net = recognizer(table, vocabulary=4, states=3, settings={"tokens": ["<blank>", "a", "b", "<start>"]}).eval()
+    assert (net.hop, net.table.classes, net.table.blocks[1].states) == (128, 4, 3)
+    check_layer(net.body, 1)
+    save(net, tmp_path / "net.safetensors")
+    u = torch.randn(1, 1, 1000)
+    torch.testing.assert_close(load(tmp_path / "net.safetensors").eval()(u), net(u))
+    assert [part.name for part in net.parts()] == [part.name for part in classifier(table).parts()]
+    with pytest.raises(ValueError, match="no head for characters"):
+        net.heads(u)
 
 
 def test_states_replaces_the_states_of_every_row() -> None:

@@ -13,6 +13,7 @@ from centaurus.models import (
     DenoiserTable,
     RecognizerTable,
     Row,
+    SpotterTable,
     classifier,
     denoiser,
     load,
@@ -57,6 +58,25 @@ def test_a_recogniser_hears_with_the_blocks_of_a_spotter(tmp_path: Path) -> None
     for other in (replace(table, pooled=False), replace(table, backbone=rows[:1])):
         with pytest.raises(ValueError, match="backbone cannot start from"):
             go_on_from(str(tmp_path / "spotter.safetensors"), recognizer(other))
+
+
+def test_a_recogniser_on_mel_frames_begins_with_the_blocks_of_a_spotter(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    table = SpotterTable((Row("mel", 64, 8, window=128), Row("pointwise", 1, 6, 4, times=2)), classes=3)
+    spotter = classifier(table)
+    save(spotter, tmp_path / "spotter.safetensors")
+    net = recognizer(replace(table, blocks=(table.blocks[0], replace(table.blocks[1], times=3))), vocabulary=5)
+    out = net.body.out.weight.clone()
+    go_on_from(str(tmp_path / "spotter.safetensors"), net)
+    theirs, mine = spotter.state_dict(), net.state_dict()
+    for name in set(theirs) - {"body.out.weight", "body.out.bias"}:
+        assert torch.equal(mine[name], theirs[name]), name
+    assert torch.equal(mine["body.out.weight"], out)
+    with pytest.raises(ValueError, match="cannot start from"):  # fewer blocks than the spotter's
+        go_on_from(
+            str(tmp_path / "spotter.safetensors"),
+            recognizer(replace(table, blocks=(table.blocks[0], replace(table.blocks[1], times=1)))),
+        )
 
 
 def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:

@@ -385,13 +385,22 @@ class Heads(NamedTuple):
 
 @final
 class Recognizer(Network):
-    """Token logits (batch, vocabulary, frames); ``heads`` gives the characters as well, for training."""
+    """Token logits (batch, vocabulary, frames); ``heads`` gives the characters as well, for training.
+
+    A ``RecognizerTable`` gives the paper's backbone and heads, a ``SpotterTable`` residual blocks on mel frames whose
+    classes are the tokens, without a head for characters.
+    """
 
     task = "recognizer"
-    tables = (RecognizerTable,)
+    tables = (RecognizerTable, SpotterTable)
     named: ClassVar[Mapping[str, Table]] = RECOGNIZERS
 
-    def __init__(self, table: RecognizerTable, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, table: RecognizerTable | SpotterTable, settings: Mapping[str, Any] | None = None) -> None:
+        if isinstance(table, SpotterTable):
+            rate = int((settings or {}).get("sample_rate", SAMPLE_RATE))
+            super().__init__(table, on_mel_frames(table, rate), settings)
+            self.characters = Serial()
+            return
         if table.module not in MODULES:
             raise ValueError(f"there is no module {table.module!r}; there are {', '.join(MODULES)}")
         first, rows = front(table.backbone)
@@ -408,12 +417,16 @@ class Recognizer(Network):
         self.characters = Serial({"first": dense, "silu": SiLU(), "last": last})
 
     def parts(self) -> list[Part]:
+        if isinstance(self.table, SpotterTable):
+            return self.body.parts()
         backbone, head, vocabulary = self.body.parts()
         characters = Part("characters", self.characters, head.ratio, counted=False)
         return [backbone, head, vocabulary._replace(counted=False), characters]
 
     def heads(self, u: Tensor) -> Heads:
         """Return the logits of both heads for a whole signal, padded and cut as in ``forward``."""
+        if isinstance(self.table, SpotterTable):
+            raise ValueError("a recognizer on mel frames has no head for characters: train it with losses of tokens")
         samples = u.shape[-1]
         backbone, head, vocabulary = self.body.layers()
         features, _ = backbone.run(pad(u, (0, -samples % self.hop)), None, False)
@@ -454,7 +467,7 @@ def _gated(row: Row, channels: int) -> Gated:
 
 
 def recognizer(
-    table: str | RecognizerTable = "base",
+    table: str | RecognizerTable | SpotterTable = "base",
     vocabulary: int | None = None,
     characters: int | None = None,
     states: int | None = None,
@@ -466,6 +479,9 @@ def recognizer(
     ``settings`` are saved with the network (``sample_rate``, ``tokens`` …).
     """
     table = lookup(RECOGNIZERS, table, "recognizer") if isinstance(table, str) else table
+    if isinstance(table, SpotterTable):
+        classes = table.classes if vocabulary is None else vocabulary
+        return Recognizer(replace(table, blocks=with_states(table.blocks, states), classes=classes), settings)
     table = replace(
         table,
         backbone=with_states(table.backbone, states),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from centaurus.data import Clip, Corpus, Index, Utterances, open_index, recognise, without_leaks
-from centaurus.models import Recognizer, RecognizerTable, Row, recognizer
+from centaurus.models import Recognizer, RecognizerTable, Row, SpotterTable, recognizer
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
 from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
 from centaurus.train.config import nearest
@@ -193,14 +193,14 @@ class Taught:
 
 
 def network(
-    settings: RecognitionSettings, tokens: Tokens, tables: Mapping[str, RecognizerTable] | None = None
+    settings: RecognitionSettings, tokens: Tokens, tables: Mapping[str, RecognizerTable | SpotterTable] = TABLES
 ) -> Recognizer:
     """The table for this vocabulary."""
-    tables = TABLES if tables is None else tables
     if settings.network not in tables:
         raise ValueError(f"there is no network {settings.network!r} for speech{nearest(settings.network, tables)}")
     table = tables[settings.network]
-    table = replace(table, backbone=(Row(DC_BLOCK), *table.backbone)) if settings.dc_block else table
+    if settings.dc_block and isinstance(table, RecognizerTable):  # mel bands leave out the lowest frequencies
+        table = replace(table, backbone=(Row(DC_BLOCK), *table.backbone))
     kept = {"sample_rate": settings.rate, "tokens": list(tokens.names)}
     return recognizer(table, vocabulary=len(tokens.names), settings=kept)
 

@@ -134,7 +134,8 @@ def leave() -> bool:
 def go_on_from(start: str, net: Network) -> None:
     """Take the weights of a trained model of the same table; or a keyword spotter's, for a backbone of its blocks.
 
-    A spotter on mel frames may have other classes: then its last layer starts anew.
+    A spotter on mel frames may have other classes: then its last layer starts anew. It may have fewer blocks: the
+    others start anew as well.
 
     How much of its input a denoiser keeps does not matter, that is chosen after training; nor does dropout.
     """
@@ -147,13 +148,11 @@ def go_on_from(start: str, net: Network) -> None:
             net.body.layers()[0].load_state_dict(trained.body.layers()[0].state_dict())
             return
         raise ValueError(f"the backbone cannot start from {start}: its blocks {old.blocks} are not {new.backbone}")
-    if (
-        isinstance(old, SpotterTable)
-        and isinstance(new, SpotterTable)
-        and old == replace(new, classes=old.classes, dropout=old.dropout, window=old.window)
-    ):
-        shared = {name: x for name, x in trained.state_dict().items() if not name.startswith("body.out.")}
-        net.load_state_dict(trained.state_dict() if old.classes == new.classes else net.state_dict() | shared)
+    if isinstance(old, SpotterTable) and isinstance(new, SpotterTable) and _begins(old, new):
+        weights = trained.state_dict()
+        if (trained.task, old.classes) != (net.task, new.classes):
+            weights = {name: x for name, x in weights.items() if not name.startswith("body.out.")}
+        net.load_state_dict(net.state_dict() | weights)
         return
     if isinstance(old, DenoiserTable) and isinstance(new, DenoiserTable):
         old = replace(old, kept=new.kept)
@@ -162,6 +161,14 @@ def go_on_from(start: str, net: Network) -> None:
     if old != new:
         raise ValueError(f"the run cannot start from {start}: its table is {trained.table}, not {net.table}")
     net.load_state_dict(trained.state_dict())
+
+
+def _begins(old: SpotterTable, new: SpotterTable) -> bool:
+    """Return whether the blocks of one spotter on mel frames are the first of another's."""
+    fewer = old.blocks[-1].times <= new.blocks[-1].times
+    rows = (*new.blocks[:-1], replace(new.blocks[-1], times=old.blocks[-1].times))
+    same = replace(new, blocks=rows, classes=old.classes, dropout=old.dropout, window=old.window)
+    return fewer and old == same
 
 
 def described(run: Run) -> tuple[str, Training, Path]:
