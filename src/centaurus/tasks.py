@@ -32,6 +32,8 @@ class Task:
     """The file with a row for each group of clips: classes, SNRs, conditions."""
     model: str
     """The shipped model that is used by default; empty if there is none."""
+    recipes: tuple[str, ...]
+    """The recipes that train a network for this task, files of ``recipes``."""
 
 
 DENOISER = Task(
@@ -44,6 +46,7 @@ DENOISER = Task(
     clips="clips.csv",
     groups="snr.csv",
     model="denoise-16k",
+    recipes=("denoise",),
 )
 CLASSIFIER = Task(
     name="classifier",
@@ -55,6 +58,7 @@ CLASSIFIER = Task(
     clips="clips.csv",
     groups="classes.csv",
     model="kws-30",
+    recipes=("kws", "wake"),
 )
 RECOGNIZER = Task(
     name="recognizer",
@@ -66,8 +70,11 @@ RECOGNIZER = Task(
     clips="utterances.csv",
     groups="conditions.csv",
     model="commands",
+    recipes=("commands", "asr"),
 )
 TASKS: dict[str, Task] = {task.name: task for task in (DENOISER, CLASSIFIER, RECOGNIZER)}
 """Every task by name."""
+RECIPES: tuple[str, ...] = tuple(name for task in TASKS.values() for name in task.recipes)
+"""The names of every recipe."""
 LAYERS = "layers"
 """The task in files of layers without a task."""

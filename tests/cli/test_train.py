@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from centaurus.cli import train
+from centaurus import tasks
 from centaurus.cli.evaluate import _cells
 from centaurus.evaluation import live
 from centaurus.models import Row, SpotterTable, classifier, save
@@ -87,7 +87,7 @@ def test_every_setting_is_explained(name: str) -> None:
 
 
 def test_the_command_knows_every_recipe() -> None:
-    assert set(train.RECIPES) == set(RECIPES)
+    assert set(tasks.RECIPES) == set(RECIPES)
 
 
 MISTAKES = [
@@ -142,7 +142,7 @@ def test_settings_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train",), "which recipe? kws, wake, commands, denoise or asr"),
+        (("train",), "which recipe? denoise, kws, wake, commands or asr"),
         (("train", "kw"), "no recipe 'kw'; did you mean kws?"),
         (("train", "kws"), "--data FOLDER is needed"),
         (("train", "kws", "bacth=3", "--show"), "no setting 'bacth'; did you mean batch?"),

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from centaurus.cli import faults, output
+from centaurus.tasks import RECIPES
 
 if TYPE_CHECKING:
     from centaurus.train.config import Training
     from centaurus.train.run import Run
 
-RECIPES = ("kws", "wake", "commands", "denoise", "asr")
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
 LENGTH = 327_680  # samples of the rows of an index: those of training, so that both use the same one
 EVERY = 1000  # utterances between two lines of progress
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="kws, wake, commands, denoise or asr.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
     settings: Annotated[list[str] | None, typer.Argument(help="key=value, such as minutes=30 batch=8.")] = None,
     data: Annotated[Path | None, typer.Option(help="A folder of recordings, in any layout that is known.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper (the default), ours or small; settings change it.")] = None,
