@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from mixing import Samples, in_room, rms
+from pictures import save_small
 from PIL import Image
 
 from centaurus import audio
@@ -228,7 +229,7 @@ def main(
     for k, (x, s) in enumerate(public[:2]):
         picture = out / f"{name}-{k + 1}.png"
         save_png(picture, {"noisy": x, "denoised": clean_up(x), "clean": s}, RATE)
-        Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)  # a tenth of the size
+        save_small(Image.open(picture), picture)
     (out / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
     if card:
         write_card(Path(card), markdown(found))

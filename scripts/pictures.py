@@ -11,7 +11,8 @@ from PIL import Image
 
 DOCS = Path(__file__).parent.parent / "docs"
 OUT = DOCS / "images"
-COLOURS = 32  # of the palette: under 200 KB
+COLOURS = 32  # of the palette
+LARGEST = 200_000  # bytes of a picture
 INK, LINE, FILLS = "#222222", "#555555", ("#dce9f5", "#fdebd0", "#e3f0dd")  # input and output, computation, storage
 BOX, GAP = 2.3, 0.55  # width of a box and between boxes
 
@@ -71,6 +72,18 @@ def draw(rows: list[list[Step]], name: str) -> None:
     figure.savefig(OUT / name, dpi=110)
 
 
+def save_small(picture: Image.Image, path: Path) -> None:
+    """Write a picture with a palette, narrower by steps of a tenth until the file is small enough."""
+    width = picture.width
+    while True:
+        size = (width, round(picture.height * width / picture.width))
+        small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        small.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        if path.stat().st_size <= LARGEST:
+            return
+        width = round(0.9 * width)
+
+
 def before_after(model: str) -> None:
     """Cut the panels ``noisy`` and ``denoised`` and the axis of seconds out of a model's picture of three panels."""
     picture = Image.open(DOCS / "models" / f"{model}-1.png").convert("RGB")
@@ -82,7 +95,7 @@ def before_after(model: str) -> None:
     cut = Image.new("RGB", (width, panels.height + axis.height), "white")
     cut.paste(panels, (0, 0))
     cut.paste(axis, (0, panels.height))
-    cut.quantize(COLOURS, dither=Image.Dither.NONE).save(OUT / "before-after.png", optimize=True)
+    save_small(cut, OUT / "before-after.png")
 
 
 def main() -> None:

@@ -68,3 +68,9 @@ def test_what_a_package_index_shows_has_no_relative_link(repository: str, monkey
     assert not LINK.findall(text)
     assert "<!--" not in text
     assert (f"]({repository}/blob/main/docs/speed.md)" in text) == bool(repository)
+
+
+def test_pictures_are_small() -> None:
+    pictures = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]
+    assert pictures
+    assert {path.name: size for path in pictures if (size := path.stat().st_size) > 200_000} == {}

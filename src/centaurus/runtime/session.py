@@ -77,7 +77,7 @@ class Session:
         self.engine = "onnxruntime" if native is None else "c"
         self._engine, self.settings = native or _open(find_model(model), batch, threads)
         self.batch, self.threads = batch, threads
-        self._lone = batch == 1
+        self._single = batch == 1
         self._waiting, self._turn = 0, 0  # samples that do not fill a chunk yet, and which states are the next step's
         self.samples = [0] * batch
         self._taken: set[int] = set()
@@ -94,21 +94,21 @@ class Session:
         piece = self._piece(x)
         chunk, total = self.settings.chunk, self._waiting + piece.shape[1]
         frames = self.settings.frames(chunk)
-        found = np.empty((self.batch, self.settings.features, total // chunk * frames), np.float32)
+        output = np.empty((self.batch, self.settings.features, total // chunk * frames), np.float32)
         taken = 0
         for step in range(total // chunk):
-            fresh = chunk - self._waiting
-            self._audio[:, 0, self._waiting :] = piece[:, taken : taken + fresh]
-            taken += fresh
+            missing = chunk - self._waiting
+            self._audio[:, 0, self._waiting :] = piece[:, taken : taken + missing]
+            taken += missing
             self._waiting = 0
             self._run(self._arrays.bindings[self._turn])
             self._turn = 1 - self._turn
-            found[..., step * frames : (step + 1) * frames] = self._output
+            output[..., step * frames : (step + 1) * frames] = self._output
         rest = piece.shape[1] - taken
         self._audio[:, 0, self._waiting : self._waiting + rest] = piece[:, taken:]
         self._waiting += rest
         self.samples = [n + piece.shape[1] for n in self.samples]
-        return self._shaped(found, self._lone)
+        return self._shaped(output, self._single)
 
     def step(self, rows: Sequence[int], x: Samples) -> Samples:
         """Advance some rows by one chunk, x (rows, chunk), and leave the others as they are; their frames.
@@ -142,7 +142,7 @@ class Session:
 
     def flush(self) -> Samples:
         """The frames of the samples still waiting, as if silence followed, shaped like the last; then a fresh start."""
-        tail = self._shaped(self._tail(), self._lone)
+        tail = self._shaped(self._tail(), self._single)
         self.reset()
         return tail
 
@@ -213,24 +213,24 @@ class Session:
         piece = np.asarray(x)
         if piece.dtype.kind != "f":
             raise SessionError(f"samples are floating-point numbers, about -1 to 1, got {piece.dtype}")
-        lone = piece.ndim == 1 and self.batch == 1
-        if not lone and (piece.ndim != 2 or piece.shape[0] != self.batch):
+        single = piece.ndim == 1 and self.batch == 1
+        if not single and (piece.ndim != 2 or piece.shape[0] != self.batch):
             raise SessionError(f"this session takes ({self.batch}, samples), got shape {piece.shape}")
-        if not np.isfinite(piece).all():
-            raise SessionError("the samples contain NaN or infinity, which would never leave the states")
-        self._lone = lone
+        self._single = single
         return self._limited(piece).reshape(self.batch, -1)
 
     def _limited(self, x: NDArray[Any]) -> Samples:
-        """Samples within the model's range, limited where they are not: one beyond it would disturb it for seconds."""
+        """Return samples clipped to the model's range: one beyond it would disturb it for seconds, NaN for ever."""
         peak = self.settings.peak
-        if np.abs(x).max(initial=0.0) > peak:
+        if not np.abs(x).max(initial=0.0) <= peak:  # nor is NaN
+            if not np.isfinite(x).all():
+                raise SessionError("the samples contain NaN or infinity, which would never leave the states")
             x = np.clip(x, -peak, peak)
         return x.astype(np.float32, copy=False)
 
-    def _shaped(self, y: Samples, lone: bool) -> Samples:
+    def _shaped(self, y: Samples, single: bool) -> Samples:
         y = y[:, 0] if self.settings.task == "denoiser" else y
-        return y[0] if lone else y
+        return y[0] if single else y
 
     def _checked(self, rows: Sequence[int] | None) -> Sequence[int]:
         wrong = [row for row in rows or () if not 0 <= row < self.batch]
