@@ -12,23 +12,25 @@ import torch
 
 import centaurus as ct
 from centaurus.export.c import write
-from centaurus.runtime import Session, SessionError, native
+from centaurus.native.build import find_compiler
+from centaurus.runtime import Session, SessionError
 from centaurus.runtime.denoise import FileDenoiser, Job, Options
 from tests.models.small import narrow
 
-needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="there is no C compiler here")
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler here")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A keyword spotter as model.onnx and model.c, and a cache of its own."""
+    """A keyword spotter as model.onnx, model.safetensors and step.c, and a cache of its own."""
     made = tmp_path_factory.mktemp("native")
     torch.manual_seed(3)
     net = narrow("kws-hybrid-2").eval()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "SECONDS", 0.1)
         ct.export_onnx(net, made / "model.onnx", chunk=2 * net.hop)
-        ct.export_c(net, made / "model.c", chunk=2 * net.hop)
+        ct.export_c(net, made / "step.c", chunk=2 * net.hop)
+    ct.save(net, made / "model.safetensors")
     return made
 
 
@@ -46,7 +48,8 @@ def noise(*shape: int) -> np.ndarray:
 @needs_compiler
 def test_a_compiled_step_gives_what_onnxruntime_gives(folder: Path, cache: Path) -> None:
     x = noise(3, 5000)
-    by_onnx, by_c = (Session(folder / "model.onnx", batch=3, engine=engine) for engine in ("onnxruntime", "c"))
+    by_onnx = Session(folder / "model.onnx", batch=3)
+    by_c = Session(folder / "model.onnx", batch=3, engine="c", hops=2)
     assert (by_onnx.engine, by_c.engine) == ("onnxruntime", "c")
     for start in (0, 1700, 3000):
         piece = x[:, start : start + 1700]
@@ -57,15 +60,15 @@ def test_a_compiled_step_gives_what_onnxruntime_gives(folder: Path, cache: Path)
 @needs_compiler
 def test_a_compiled_session_is_saved_restored_and_joined(folder: Path) -> None:
     x = noise(2, 6000)
-    session = Session(folder / "model.c", batch=2, engine="c")
+    session = Session(folder / "step.c", batch=2, engine="c")
     session.process(x[:, :2000])
     saved = session.save()
     rest = session.process(x[:, 2000:])
-    again = Session(folder / "model.c", batch=2, engine="c")
+    again = Session(folder / "step.c", batch=2, engine="c")
     again.restore(saved)
     np.testing.assert_array_equal(again.process(x[:, 2000:]), rest)
     again.reset([1])
-    alone = Session(folder / "model.c", engine="c")
+    alone = Session(folder / "step.c", engine="c")
     again.reset()
     np.testing.assert_array_equal(again.process(x)[1:], alone.process(x[1:]))
 
@@ -81,12 +84,44 @@ def test_without_a_source_it_is_onnxruntime(folder: Path, tmp_path: Path) -> Non
 
 
 @needs_compiler
+def test_a_c_file_beside_a_model_is_not_run(folder: Path, tmp_path: Path) -> None:
+    """It is a program, and whoever names a model does not ask for one."""
+    (tmp_path / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
+    (tmp_path / "model.h").write_bytes((folder / "step.h").read_bytes())
+    program = f'__attribute__((constructor)) static void run(void) {{ fclose(fopen("{tmp_path / "run"}", "w")); }}'
+    source = (folder / "step.c").read_text(encoding="utf-8").replace('"step.h"', '"model.h"')
+    (tmp_path / "model.c").write_text(f"#include <stdio.h>\n{source}\n{program}\n", encoding="utf-8")
+    assert Session(tmp_path / "model.onnx", engine="c").engine == "onnxruntime"
+    assert not (tmp_path / "run").exists()
+    assert Session(tmp_path / "model.c", engine="c").engine == "c"
+    assert (tmp_path / "run").exists()  # so the file would have done it
+
+
+@needs_compiler
+def test_weights_of_another_model_beside_it_are_not_run(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
+    net = ct.load(folder / "model.safetensors")
+    ct.save(net, tmp_path / "model.safetensors")
+    assert Session(tmp_path / "model.onnx", engine="c").engine == "c"
+    with torch.no_grad():
+        next(net.parameters()).mul_(1.01)
+    ct.save(net, tmp_path / "model.safetensors")
+    assert Session(tmp_path / "model.onnx", engine="c").engine == "onnxruntime"
+
+
+@needs_compiler
 def test_a_file_that_is_not_a_step_says_so(tmp_path: Path) -> None:
     (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
     with pytest.raises(SessionError, match="not a C file written by centaurus"):
         Session(tmp_path / "x.c", engine="c")
     with pytest.raises(SessionError, match="engine should be one of onnxruntime, c, got 'cuda'"):
         Session(tmp_path / "x.c", engine="cuda")
+    step = '{"prefix": "x", "inputs": 1, "state_floats": 1}'
+    faults = {"{" + "[" * 100_000 + "}": "not JSON", '{"prefix": "x"}': "its inputs", step: "settings cannot be used"}
+    for text, message in faults.items():
+        (tmp_path / "x.c").write_text(f"/* centaurus: {text} */\n")
+        with pytest.raises(SessionError, match=message):
+            Session(tmp_path / "x.c", engine="c")
 
 
 @needs_compiler
@@ -96,7 +131,7 @@ def test_a_long_file_is_denoised_by_a_compiled_step(tmp_path: Path, monkeypatch:
     net = narrow("denoiser/hybrid").eval()
     monkeypatch.setattr(write, "SECONDS", 0.1)
     ct.export_onnx(net, tmp_path / "model.onnx")
-    ct.export_c(net, tmp_path / "model.c", chunk=4 * net.hop)
+    ct.save(net, tmp_path / "model.safetensors")
     x = noise(16_000)
     soundfile.write(tmp_path / "x.wav", x, 16_000, subtype="FLOAT")
     monkeypatch.setattr(sys.modules[FileDenoiser.__module__], "LONG", 0.5)

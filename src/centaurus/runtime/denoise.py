@@ -16,12 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, dbfs
 from centaurus.audio.spectrogram import save_png
-from centaurus.native.build import find_compiler
 from centaurus.runtime.fullband import BANDS, FRAME, Band, UpperBand
 from centaurus.runtime.io import Intake, Source, as_rows, make_folder
 from centaurus.runtime.jobs import Job, open_sink, open_source
 from centaurus.runtime.modelfile import Settings
-from centaurus.runtime.native import find_source
 from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
 from centaurus.tasks import DENOISER
 
@@ -141,7 +139,8 @@ class Denoiser:
         return clean if self._upper is None else np.concatenate([clean, self._upper.pair(heard, clean)])
 
     def _rows(self, x: ArrayLike) -> Block:
-        samples = np.asarray(x, np.float32)
+        with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` takes out
+            samples = np.asarray(x, np.float32)
         self._single = samples.ndim == 1 and self.channels == 1
         rows = self._intake.finite(samples[None] if self._single else samples)
         if self.block is not None and rows.shape[1] != self.block:
@@ -236,8 +235,7 @@ class Options:
             raise ValueError(f"engine should be one of auto, {', '.join(ENGINES)}, got {self.engine!r}")
         model: str | Session = self.model
         if self.engine == "c" or (self.engine == "auto" and seconds >= LONG):
-            source = None if find_compiler() is None else find_source(self.model, HOPS)
-            model = self.model if source is None else Session(source, channels, engine="c")
+            model = Session(self.model, channels, self.threads, "c", HOPS)
         return Denoiser(model, rate, channels, self.mix, self.attn_limit_db, self.threads, band=self.band)
 
 

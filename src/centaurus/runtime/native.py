@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.native.build import TUNED, cpu_name, find_compiler
-from centaurus.runtime.modelfile import SessionError, Settings, find_model, read_settings
+from centaurus.native.build import TUNED, cpu_name
+from centaurus.runtime.modelfile import WEIGHTS, SessionError, Settings, find_model, read_settings
 from centaurus.system import cache_folder, write_file
 
 FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
 MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
+SOURCE = ".c"
 STEPS = "steps"  # the folder of the cache that has C files and libraries
 HEAD = 1 << 22  # characters in which a file says what it is
 
@@ -56,9 +57,15 @@ def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
         found = MARK.search(file.read(HEAD))
     if found is None:
         raise SessionError("is not a C file written by centaurus: it has no line '/* centaurus: …'", source)
-    about = json.loads(found[1])
+    try:
+        about = json.loads(found[1])
+    except (ValueError, RecursionError) as error:
+        raise SessionError(f"says about itself what is not JSON: {error}", source) from error
     if not isinstance(about, dict) or not re.fullmatch(r"[A-Za-z_]\w*", str(about.get("prefix"))):
         raise SessionError("does not say the prefix of its functions", source)
+    missing = [name for name in ("inputs", "state_floats") if not isinstance(about.get(name), int)]
+    if missing:
+        raise SessionError(f"does not say its {', '.join(missing)}", source)
     return about
 
 
@@ -68,11 +75,11 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
     wrapper = WRAPPER.format(
         source=source.name,
         prefix=about["prefix"],
-        inputs=int(about["inputs"]),
-        state_floats=int(about["state_floats"]),
+        inputs=about["inputs"],
+        state_floats=about["state_floats"],
     )
     with tempfile.TemporaryDirectory(prefix="centaurus-step-") as folder:
-        code = Path(folder) / "step.c"
+        code = Path(folder) / "centaurus-wrapper.c"  # another name than the source's, which it includes
         code.write_text(wrapper, encoding="utf-8")
         made = Path(folder) / "step.so"
         command = [*compiler, *FLAGS, optimize, f"-I{source.resolve().parent}", str(code), "-o", str(made)]
@@ -86,32 +93,24 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
         write_file(target, made.read_bytes())
 
 
-def open_native(model: str | os.PathLike[str]) -> tuple[Native, Settings] | None:
-    """A compiled step of a model and its settings; None where there is no compiler or nothing to compile."""
-    compiler = find_compiler()
-    source = None if compiler is None else find_source(model)
-    if compiler is None or source is None:
-        return None
-    about = describe(source)
-    settings = read_settings(json.dumps(about["settings"]), source)
+def open_native(source: Path, compiler: list[str]) -> tuple[Native, Settings]:
+    """The compiled step of a C file and its settings."""
+    settings = read_settings(json.dumps(describe(source).get("settings")), source)
     return Native(cached_library(source, compiler)), settings
 
 
 def find_source(model: str | os.PathLike[str], hops: int = 1) -> Path | None:
-    """The C file of a model: itself, the one beside it, or one written from its weights where torch is installed.
+    """The C file of a model: itself, or one written from its weights where torch is installed.
 
-    One that is written takes ``hops`` in a step.
+    A C file that lies beside a model is not taken, since it is a program: only its own name asks for it. One that is
+    written takes ``hops`` in a step.
     """
     path = Path(model)
-    if path.suffix == ".c":
+    if path.suffix == SOURCE:
         if not path.is_file():
             raise SessionError(f"there is no file {os.fspath(model)!r}")
         return path
-    if path.suffix != ".safetensors":
-        path = find_model(model)
-    if path.with_suffix(".c").is_file():
-        return path.with_suffix(".c")
-    weights = path.with_suffix(".safetensors")
+    weights = (path if path.suffix == WEIGHTS else find_model(model)).with_suffix(WEIGHTS)
     if not weights.is_file() or any(importlib.util.find_spec(name) is None for name in ("torch", "onnx")):
         return None
     return _written(weights, hops)
@@ -134,6 +133,8 @@ def cached_library(source: Path, compiler: list[str]) -> Path:
     """The library of a C file, compiled if this source, compiler and CPU have not met before."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
     header = source.with_suffix(".h")
+    if not header.is_file():
+        raise SessionError(f"needs its header {header.name} beside it", source)
     words = " ".join([*compiler, *FLAGS, version, cpu_name()]) + WRAPPER
     key = hashlib.sha256(b"\0".join([source.read_bytes(), header.read_bytes(), words.encode()]))
     target = cache_folder(STEPS) / f"{key.hexdigest()[:32]}.so"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,8 +15,9 @@ import onnxruntime
 from numpy.typing import ArrayLike, NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model, read_settings
-from centaurus.runtime.native import Binding, Native, open_native
+from centaurus.native.build import find_compiler
+from centaurus.runtime.modelfile import KEY, WEIGHTS, SessionError, Settings, find_model, read_settings
+from centaurus.runtime.native import SOURCE, Binding, Native, find_source, open_native
 from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
 from centaurus.runtime.shapes import step_cost
 from centaurus.tasks import TASKS
@@ -25,6 +27,8 @@ __all__ = ["Session", "SessionError"]
 Samples = NDArray[np.float32]
 ENGINES = ("onnxruntime", "c")
 MOST_BYTES = 1 << 31  # of the states of all rows
+COMPARED = 0.5  # seconds of noise by which a compiled step is compared with the ONNX file
+SAME = 1e-3  # of the largest value, that two ways to run one model may differ; the shipped ones differ by 1e-5
 REFUSALS = (
     errors.Fail,
     errors.InvalidArgument,
@@ -62,18 +66,23 @@ class Session:
 
     ``model`` is an ONNX file written by ``centaurus export`` or the name of a shipped model. The ``batch`` rows are
     streams that advance together; a stream may ``join`` a free row and ``leave`` it. States, input and output live in
-    arrays that are made once: a step allocates nothing but its result. ``engine="c"`` runs a step compiled by the C
-    compiler that is there, where the model has one (docs/devices.md), else onnxruntime; ``engine`` says which it is.
+    arrays that are made once: a step allocates nothing but its result. ``engine="c"`` runs a step of ``hops`` compiled
+    by the C compiler that is there, where the model has one (docs/devices.md), else onnxruntime; ``engine`` says which.
     """
 
     def __init__(
-        self, model: str | os.PathLike[str], batch: int = 1, threads: int = 1, engine: str = "onnxruntime"
+        self,
+        model: str | os.PathLike[str],
+        batch: int = 1,
+        threads: int = 1,
+        engine: str = "onnxruntime",
+        hops: int = 1,
     ) -> None:
         if batch < 1 or threads < 0:
             raise SessionError(f"a session has at least one row and no negative threads, got {batch=} and {threads=}")
         if engine not in ENGINES:
             raise SessionError(f"engine should be one of {', '.join(ENGINES)}, got {engine!r}")
-        native = open_native(model) if engine == "c" else None
+        native = _compiled(model, hops) if engine == "c" else None
         self.engine = "onnxruntime" if native is None else "c"
         self._engine, self.settings = native or _open(find_model(model), batch, threads)
         self.batch, self.threads = batch, threads
@@ -237,6 +246,29 @@ class Session:
         if wrong:
             raise SessionError(f"this session has rows 0 to {self.batch - 1}, there is no row {wrong[0]}")
         return range(self.batch) if rows is None else rows
+
+
+def _compiled(model: str | os.PathLike[str], hops: int) -> tuple[Native, Settings] | None:
+    """The compiled step of a model and its settings; None without a compiler, or without the weights of this model."""
+    compiler = find_compiler()
+    source = None if compiler is None else find_source(model, hops)
+    if compiler is None or source is None:
+        return None
+    own = Path(model).suffix in (SOURCE, WEIGHTS)
+    return open_native(source, compiler) if own or _agree(Session(source, engine="c"), Session(model)) else None
+
+
+def _agree(one: Session, other: Session) -> bool:
+    """Whether two sessions are of one model, by what they make of noise: weights may lie beside another's ONNX file."""
+    pieces = {name: getattr(other.settings, name) for name in ("name", "card", "chunk", "latency", "states")}
+    if replace(one.settings, **pieces) != other.settings:
+        return False
+    length = max(round(COMPARED * other.settings.rate), one.settings.chunk, other.settings.chunk)
+    x = np.random.default_rng(0).uniform(-0.1, 0.1, length)
+    found, expected = (np.atleast_2d(session.process(x)) for session in (one, other))
+    frames = min(found.shape[1], expected.shape[1])
+    difference = np.abs(found[:, :frames] - expected[:, :frames]).max(initial=0)
+    return bool(difference <= SAME * np.abs(expected).max(initial=0))
 
 
 def _open(path: Path, batch: int, threads: int) -> tuple[onnxruntime.InferenceSession | Native, Settings]:
