@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import struct
 import subprocess
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 from centaurus import audio
 from centaurus.audio import files
 from centaurus.runtime.io import Layout, from_file, open_writer
+from tests.programs import FFMPEG, needs_ffmpeg
 
-FFMPEG = shutil.which("ffmpeg")
-needs_ffmpeg = pytest.mark.skipif(FFMPEG is None, reason="ffmpeg is not installed")
 RATE = 44_100
 DECODER_DELAY = (
     529  # samples that an MP3 decoder adds in front; libsndfile drops them, ffmpeg keeps them without a header
@@ -92,6 +90,9 @@ def test_flac_of_unknown_length_is_read_whole(tmp_path: Path) -> None:
         path.write_bytes(ffmpeg("-i", tmp_path / "x.wav", "-f", "flac", "-"))
         assert audio.read(path).samples.shape[-1] == count
     np.testing.assert_array_equal(audio.read(path).samples, audio.read(whole).samples)
+    tagged = tmp_path / "tagged.flac"
+    tagged.write_bytes(b"ID3\4\0\0\0\0\0\x0a" + bytes(10) + path.read_bytes())
+    np.testing.assert_array_equal(audio.read(tagged).samples, audio.read(whole).samples)
     cut = tmp_path / "cut.flac"
     cut.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(audio.AudioError, match="cut short"):
@@ -123,7 +124,7 @@ def test_chains_of_different_rates_are_refused(tmp_path: Path) -> None:
         audio.read(tmp_path / "chain.ogg")
 
 
-KINDS = ("wav", "aiff", "au", "w64", "caf", "ogg", "opus", "mp3", "flac", "rf64")
+KINDS = ("wav", "aiff", "au", "w64", "caf", "ogg", "opus", "mp3", "flac", "rf64", "nist", "svx")
 
 
 @pytest.mark.parametrize("name", [f"a.{kind}" for kind in KINDS])
@@ -151,6 +152,34 @@ def test_a_cut_wav_that_should_have_gigabytes_is_refused(size: int, tmp_path: Pa
     path.write_bytes(data)
     with pytest.raises(audio.AudioError, match="bytes of samples are missing"):
         audio.read(path)
+
+
+@pytest.mark.parametrize("length", [0, 0x7FFFF000, 0xFFFFFFFF])
+def test_wav_whose_length_was_never_written_is_read_to_its_end(length: int, tmp_path: Path) -> None:
+    """As a recorder leaves it that is killed."""
+    path, x = tmp_path / "a.wav", tone(0.1)
+    audio.write(path, x, RATE, subtype="FLOAT")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data") + 4
+    path.write_bytes(data[:at] + struct.pack("<I", length) + data[at + 4 :])
+    np.testing.assert_array_equal(audio.read(path).samples[0], x)
+    assert sum(block.shape[-1] for block in from_file(path).blocks) == len(x)
+
+
+def test_wav_without_samples_and_with_chunks_behind_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    audio.write(path, tone(0.0), RATE)
+    note = b"LIST" + struct.pack("<I", 5) + b"hello"
+    for rest in (b"", note, note + b"\0", note + b"\0" + note):
+        path.write_bytes(path.read_bytes()[: path.read_bytes().index(b"data") + 8] + rest)
+        assert audio.read(path).samples.shape == (1, 0)
+
+
+def test_encodings_that_cannot_be_sought_are_read_whole(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(1, 8000), 8000, subtype="GSM610")
+    found = audio.read(tmp_path / "a.wav").samples
+    assert 0 <= found.shape[-1] - 8000 <= 320  # a GSM block
+    np.testing.assert_array_equal(np.concatenate(list(from_file(tmp_path / "a.wav", 0.3).blocks), axis=1), found)
 
 
 def test_recordings_of_unknown_length_may_outgrow_a_wav_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

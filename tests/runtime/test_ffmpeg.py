@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,32 +16,18 @@ from centaurus.runtime.denoise import FileDenoiser, Options
 from centaurus.runtime.io import Layout
 from centaurus.runtime.jobs import Job, plan_jobs
 from centaurus.system import OutputError
+from tests.programs import FFMPEG, needs_ffmpeg
 from tests.runtime.test_denoise import echo
 
 __all__ = ["echo"]
-
-
-def ffmpeg_program() -> str | None:
-    found = shutil.which("ffmpeg")
-    if found is None:
-        try:
-            import imageio_ffmpeg
-        except ModuleNotFoundError:
-            return None
-        found = str(imageio_ffmpeg.get_ffmpeg_exe())
-    return found
-
-
-PROGRAM = ffmpeg_program()
-needs_ffmpeg = pytest.mark.skipif(PROGRAM is None, reason="ffmpeg is not installed")
 
 
 @pytest.fixture
 def on_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
     """A PATH that has ffmpeg."""
     folder = tmp_path_factory.mktemp("bin")
-    assert PROGRAM is not None
-    (folder / "ffmpeg").symlink_to(PROGRAM)
+    assert FFMPEG is not None
+    (folder / "ffmpeg").symlink_to(FFMPEG)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return str(folder / "ffmpeg")
 
@@ -102,6 +87,45 @@ def test_what_holds_no_audio_is_refused(on_path: str, tmp_path: Path) -> None:
     playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
     with pytest.raises(AudioError, match="no audio could be decoded"):
         ffmpeg.from_container(playlist)
+
+
+CONTAINERS = ("m4a", "mp4", "mov", "mka", "mkv", "webm", "avi", "wma", "aac")
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", CONTAINERS)
+@pytest.mark.parametrize("lost", [1, 100, 0.5])
+def test_what_is_cut_short_is_refused(suffix: str, lost: float, on_path: str, tmp_path: Path) -> None:
+    """The index of an MP4 file is put in front, as on the web: otherwise it is missing and ffmpeg sees that."""
+    path = tone(tmp_path / f"talk.{suffix}", on_path, "-movflags", "+faststart")
+    assert sum(block.shape[1] for block in ffmpeg.from_container(path).blocks) > 20_000
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * lost) if lost < 1 else -int(lost)])
+    with pytest.raises(AudioError, match="is cut short"):
+        ffmpeg.from_container(path)
+
+
+@needs_ffmpeg
+@pytest.mark.skipif(os.name != "posix", reason="needs bash")
+@pytest.mark.parametrize("suffix", CONTAINERS)
+def test_a_disk_that_fills_publishes_nothing(suffix: str, on_path: str, tmp_path: Path) -> None:
+    """ffmpeg may end with 0 although the disk is full: what it wrote is cut."""
+    assert FFMPEG is not None
+    Path(on_path).unlink()
+    program = f"""\
+#!/bin/bash
+"{FFMPEG}" "$@"
+last="${{@: -1}}"
+[[ $last == *.part ]] && truncate -s -100 "${{last#file:}}"
+exit 0
+"""
+    Path(on_path).write_text(program, encoding="utf-8")
+    Path(on_path).chmod(0o755)
+    sink = ffmpeg.ContainerSink(tmp_path / f"x.{suffix}", Layout(16_000, 1))
+    sink.write(np.zeros((1, 16_000), np.float32))
+    with pytest.raises(OutputError, match="is the disk full"):
+        sink.__exit__(None, None, None)
+    assert not list(tmp_path.glob("*"))
 
 
 @needs_ffmpeg

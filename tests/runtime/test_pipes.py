@@ -107,6 +107,7 @@ def test_half_a_frame_at_the_end_of_raw_samples_is_left_out() -> None:
         (header()[:-6], "within its WAV header"),
         (b"fLaC" + bytes(40), "is not a WAV stream"),
         (header(size=100) + bytes(50), "50 bytes before"),
+        (header(size=0x90000000) + bytes(50), "ended 2,415,919,054 bytes before"),
         (header(form=struct.pack("<HHIIHH", 17, 1, 16_000, 0, 2, 4)), "kind 17"),
         (header(form=struct.pack("<HHIIHH", 1, 1, 16_000, 0, 2, 12)), "12 bits"),
         (header(form=struct.pack("<HHIIHH", 1, 0, 16_000, 0, 0, 16)), "channels"),

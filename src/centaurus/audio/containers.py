@@ -1,12 +1,14 @@
 """What libsndfile does not say about a file: whether it is cut short, and parts or lengths that it would not see.
 
-MP3 without a Xing header, joined MP3, chained Ogg and FLAC of unknown length are decoded in parts: byte ranges of the
-file, with a header in front that gives the length.
+MP3 without a Xing header, joined MP3, chained Ogg, and FLAC and WAV of unknown length are decoded in parts: byte ranges
+of the file, with a header in front that gives the length. Of what ffmpeg decodes (MP4, Matroska, AVI, ASF, ADTS), only
+whether it is cut short is looked for: ffmpeg takes the rest without a word.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,8 +16,12 @@ from typing import BinaryIO, NamedTuple
 
 # RIFF sizes that mean "not known when the header was written": 0, those that arecord and sox write, those of ffmpeg.
 STREAMED_SIZES = (range(1), range(0x7FFF0000, 0x80000000), range(0xFFFF0000, 0x100000000))
+MOST_WAV = 0xFFFFFFFF  # bytes of samples that a WAV header can give
 W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
+EBML, MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+ASF_HEADER = b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c"
+MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")  # those that a file begins with
 MOST_CHUNKS = 4096
 MOST_OFFSET = 1 << 43  # bytes: ext4 refuses to seek beyond twice that
 # Bit rates in kbit/s by index, and sample rates in Hz, of MPEG 1 and of MPEG 2 and 2.5 (ISO 11172-3, 13818-3).
@@ -84,9 +90,19 @@ def survey(file: BinaryIO, size: int) -> Survey:
     for prefix, look in SURVEYS.items():
         if magic.startswith(prefix):
             return look(file, size)
-    if magic[:3] == b"ID3" or _mpeg_frame(magic[:4]) is not None:
+    if magic[4:8] in MP4_BOXES:
+        return _mp4(file, size)
+    tag = _tag(magic) if magic[:3] == b"ID3" else 0
+    if tag and _at(file, tag, 4) == b"fLaC":
+        return _flac(file, size, tag)
+    if tag or _mpeg_frame(magic[:4]) is not None:
         return _mpeg(file, size)
-    return Survey()
+    return _adts(file, size) if _adts_frame(magic) else Survey()
+
+
+def is_streamed(length: int) -> bool:
+    """Whether a WAV header that gives this many bytes of samples was written before they were counted."""
+    return any(length in sizes for sizes in STREAMED_SIZES)
 
 
 def _at(file: BinaryIO, offset: int, count: int) -> bytes:
@@ -96,13 +112,15 @@ def _at(file: BinaryIO, offset: int, count: int) -> bytes:
     return file.read(count)
 
 
-def _declared(offset: int, length: int, size: int) -> Survey:
+def _declared(offset: int, length: int, size: int, what: str = "bytes of samples") -> Survey:
     """Whether samples from ``offset`` on are as many bytes as a header says."""
     missing = offset + length - size
-    return Survey(f"{missing:,} of {length:,} bytes of samples are missing" if missing > 0 else "")
+    return Survey(f"{missing:,} of {length:,} {what} are missing" if missing > 0 else "")
 
 
 def _riff(file: BinaryIO, size: int) -> Survey:
+    if _at(file, 8, 4) == b"AVI ":
+        return _avi(file, size)
     long = None
     for name, offset, length in _chunks(file, size, 12, "<4sI", even=True):
         if name == b"ds64" and length >= 16:
@@ -110,13 +128,109 @@ def _riff(file: BinaryIO, size: int) -> Survey:
         elif name == b"data":
             if length == 0xFFFFFFFF and long:
                 return _declared(offset, long, size) if long < 1 << 62 else Survey()
-            return Survey() if any(length in sizes for sizes in STREAMED_SIZES) else _declared(offset, length, size)
+            if length == 0 and not long and not _are_chunks(file, offset, size):
+                rest = struct.pack("<I", min(size - offset, MOST_WAV))
+                return Survey(parts=(Part(_at(file, 0, offset - 4) + rest, offset, size),))
+            return Survey() if is_streamed(length) else _declared(offset, length, size)
     return Survey()
+
+
+def _are_chunks(file: BinaryIO, at: int, size: int) -> bool:
+    """Whether chunks go from here to the end of a file, where samples would be if nobody had counted them."""
+    for name, offset, length in _chunks(file, size, at, "<4sI", even=True):
+        if not name.isascii() or not name.decode().isprintable():
+            return False
+        at = offset + length
+    return size - 1 <= at <= size
+
+
+def _avi(file: BinaryIO, size: int) -> Survey:
+    """RIFF chunks one after another: a long AVI file has several."""
+    for name, offset, length in _chunks(file, size, 0, "<4sI", even=True):
+        if name == b"RIFF" and offset + length > size:
+            return _declared(offset, length, size, "bytes")
+    return Survey()
+
+
+def _nist(file: BinaryIO, size: int) -> Survey:
+    """NIST SPHERE: a header of text that gives its own length and the samples."""
+    head = _at(file, 0, 1024)
+    length = head[8:16].strip()
+    given = {name: int(value) for name, value in re.findall(rb"^(\w+) -i (\d{1,18})$", head, re.MULTILINE)}
+    if not length.isdigit() or not {b"sample_count", b"sample_n_bytes"} <= set(given):
+        return Survey()
+    samples = given[b"sample_count"] * given[b"sample_n_bytes"] * given.get(b"channel_count", 1)
+    return _declared(int(length), samples, size)
+
+
+def _mp4(file: BinaryIO, size: int) -> Survey:
+    """Boxes one after another (ISO 14496-12); a length of 1 is followed by one of 64 bits, one of 0 is to the end."""
+    at = 0
+    for _ in range(MOST_CHUNKS):
+        head = _at(file, at, 16)
+        if len(head) < 8 or not head[4:8].isalnum():
+            break
+        length = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4], "big")
+        if length < 8:
+            break
+        if at + length > size:
+            return _declared(at, length, size, "bytes")
+        at += length
+    return Survey()
+
+
+def _matroska(file: BinaryIO, size: int) -> Survey:
+    """A header and a segment, whose length may be unknown (RFC 8794: all bits set)."""
+    length, at = _ebml_length(_at(file, 0, 16), 4)
+    segment = at + length
+    head = _at(file, segment, 16)
+    if head[:4] != MATROSKA_SEGMENT:
+        return Survey()
+    length, at = _ebml_length(head, 4)
+    return _declared(segment + at, length, size, "bytes") if length else Survey()
+
+
+def _ebml_length(data: bytes, at: int) -> tuple[int, int]:
+    """A length and where it ends; 0 if it is unknown."""
+    width = 9 - data[at].bit_length() if at < len(data) else 9
+    value = int.from_bytes(data[at : at + width], "big") & (1 << 7 * width) - 1
+    return (0 if width > 8 or value == (1 << 7 * width) - 1 else value), at + width
+
+
+def _asf(file: BinaryIO, size: int) -> Survey:
+    """Objects one after another, each a GUID and a length; a broadcast has data of no length."""
+    at = 0
+    for _ in range(MOST_CHUNKS):
+        head = _at(file, at, 24)
+        length = int.from_bytes(head[16:], "little")
+        if len(head) < 24 or length < 24:
+            break
+        if at + length > size:
+            return _declared(at, length, size, "bytes")
+        at += length
+    return Survey()
+
+
+def _adts(file: BinaryIO, size: int) -> Survey:
+    """AAC frames from header to header."""
+    at = 0
+    while length := _adts_frame(_at(file, at, 8)):
+        if at + length > size:
+            return Survey("it ends within a frame")
+        at += length
+    return Survey()
+
+
+def _adts_frame(head: bytes) -> int:
+    """The bytes of an AAC frame; 0 if this is not the header of one (ISO 13818-7)."""
+    if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
+        return 0
+    return (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
 
 
 def _aiff(file: BinaryIO, size: int) -> Survey:
     for name, offset, length in _chunks(file, size, 12, ">4sI", even=True):
-        if name == b"SSND":
+        if name in (b"SSND", b"BODY"):  # the latter in 8SVX and 16SV
             return _declared(offset, length, size) if length not in (0, 0xFFFFFFFF) else Survey()
     return Survey("it has no samples") if size > 12 else Survey()
 
@@ -160,15 +274,15 @@ def _chunks(file: BinaryIO, size: int, at: int, form: str, even: bool) -> Iterat
             return
 
 
-def _flac(file: BinaryIO, size: int) -> Survey:
+def _flac(file: BinaryIO, size: int, at: int = 0) -> Survey:
     """STREAMINFO with a length of zero means an unknown one: it follows from the number of the last frame."""
-    head = bytearray(_at(file, 0, 42))
+    head = bytearray(_at(file, at, 42))
     if len(head) < 42 or head[4] & 127 != 0:
         return Survey()
     facts = int.from_bytes(head[18:26], "big")
     if facts & (1 << 36) - 1:
         return Survey()
-    start = max(42, size - FLAC_TAIL)
+    start = max(at + 42, size - FLAC_TAIL)
     tail, largest = _at(file, start, size - start), int.from_bytes(head[10:12], "big")
     end = len(tail) - 128 if tail[-128:-125] == b"TAG" else len(tail)
     place, tries = tail.rfind(b"\xff", 0, end), FLAC_TRIES
@@ -177,10 +291,10 @@ def _flac(file: BinaryIO, size: int) -> Survey:
             frames = _flac_end(tail[place : min(end, place + 32)], largest)
             if frames and _crc(tail[place : end - 2], 0x8005, 16) == tail[end - 2 : end]:
                 head[18:26] = (facts | frames).to_bytes(8, "big")
-                return Survey(parts=(Part(bytes(head), 42, size),))
+                return Survey(parts=(Part(bytes(head), at + 42, size),))
             tries -= frames > 0
         place = tail.rfind(b"\xff", 0, place)
-    return Survey("it ends within a frame" if size > 42 else "")
+    return Survey("it ends within a frame" if size > at + 42 else "")
 
 
 def _flac_end(frame: bytes, largest: int) -> int:
@@ -381,4 +495,7 @@ SURVEYS: dict[bytes, Callable[[BinaryIO, int], Survey]] = {
     b"caff": _caf,
     b"fLaC": _flac,
     b"OggS": _ogg,
+    b"NIST_1A": _nist,
+    EBML: _matroska,
+    ASF_HEADER: _asf,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterator
@@ -172,8 +173,8 @@ class Decoder:
         part = self._parts[self._part]
         if part.channels * max(frames, part.frames if frames < 0 else 0) > MOST_SAMPLES:
             raise AudioError(f"has {part.frames:,} frames of {part.channels} channels: read it in blocks", self.path)
-        try:
-            x: Samples = part.read(frames, dtype="float32", always_2d=True)
+        try:  # some encodings cannot be sought, and libsndfile does not know what is left of them
+            x: Samples = part.read(part.frames if frames < 0 else frames, dtype="float32", always_2d=True)
         except soundfile.SoundFileError as error:
             raise AudioError(f"is damaged: {_reason(error)}", self.path) from error
         if not np.isfinite(x).all():
@@ -363,7 +364,7 @@ def _reason(error: Exception) -> str:
     """libsndfile's words without the file name, which stands in front already."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).rpartition("': ")[2].removeprefix("Error : ").rstrip(".")
+    return re.split(r"['>]: ", str(error))[-1].removeprefix("Error : ").rstrip(".")
 
 
 def _format(path: Path) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
+from centaurus.audio.containers import survey
 from centaurus.runtime.io import Encoding, Layout, Reader, Source, encode
 from centaurus.system import OutputError, replacing
 
@@ -26,7 +27,9 @@ VIDEO = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm
 CONTAINERS = AUDIO | VIDEO
 QUIET = ("-nostdin", "-hide_banner", "-loglevel", "error")
 LOCAL = ("-protocol_whitelist", "file,pipe")  # a playlist may name other places: those are not read
+CODEC_SLACK = 0.25  # seconds by which a codec's last frame may fall short of the samples
 _DURATION = re.compile(r"Duration: (\d+):(\d\d):(\d\d(?:\.\d+)?)")
+_TIME = re.compile(r"time=(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 def is_container(path: str | os.PathLike[str]) -> bool:
@@ -49,16 +52,30 @@ def is_available() -> bool:
 
 def seconds(path: str | os.PathLike[str]) -> float:
     """How long a file says that it is; 0 where it does not."""
-    command = [program(path), "-nostdin", "-hide_banner", *LOCAL, "-i", _file(path)]
+    return _told(path, _DURATION)
+
+
+def _told(path: str | os.PathLike[str], time: re.Pattern[str], *more: str) -> float:
+    """The seconds that ffmpeg prints about a file; 0 if none."""
+    command = [program(path), "-nostdin", "-hide_banner", *LOCAL, "-i", _file(path), *more]
     told = subprocess.run(command, capture_output=True, check=False).stderr.decode(errors="replace")
-    match = _DURATION.search(told)
-    return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else 0.0
+    found = time.findall(told)
+    hours, minutes, rest = found[-1] if found else (0, 0, 0.0)
+    return int(hours) * 3600 + int(minutes) * 60 + float(rest)
+
+
+def _cut(path: str | os.PathLike[str]) -> str:
+    """What is missing of a file, "" if nothing is: ffmpeg would take the rest without a word."""
+    with open(path, "rb") as file:
+        return survey(file, os.fstat(file.fileno()).st_size).cut
 
 
 def from_container(path: str | os.PathLike[str]) -> Source:
-    """The first audio track of a file, decoded as it is read."""
+    """The first audio track of a file, decoded as it is read. One that is cut short is an error."""
     if not Path(path).is_file():
-        raise AudioError(f"{path}: no such file")
+        raise AudioError("no such file", path)
+    if cut := _cut(path):
+        raise AudioError(f"is cut short: {cut}", path)
     command = [program(path), *QUIET, *LOCAL, "-i", _file(path), "-map", "0:a:0", "-c:a", "pcm_f32le", "-f", "wav", "-"]
     complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process' blocks)
     process: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints)
@@ -98,7 +115,7 @@ class ContainerSink:
         original: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
     ) -> None:
-        self.path, self.layout = Path(path), layout
+        self.path, self.layout, self.frames = Path(path), layout, 0
         suffix = self.path.suffix.lower()
         keeps = original is not None and suffix in VIDEO and Path(original).suffix.lower() in VIDEO
         raw = ["-f", "f32le", "-ar", str(layout.rate), "-ac", str(layout.channels), "-i", "pipe:0"]
@@ -106,8 +123,8 @@ class ContainerSink:
         copied = ["-map", "1:v?", "-map", "1:s?", "-c:v", "copy", "-c:s", "copy"] if keeps else []
         self._stack = ExitStack()
         self._complaints = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        temporary = self._stack.enter_context(replacing(self.path, overwrite, original))
-        target = ["-f", CONTAINERS[suffix], "-y", _file(temporary)]
+        self._temporary = self._stack.enter_context(replacing(self.path, overwrite, original))
+        target = ["-f", CONTAINERS[suffix], "-y", _file(self._temporary)]
         command = [program(path), *QUIET[1:], *raw, *other, "-map", "0:a", *copied, *target]
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._complaints
@@ -120,6 +137,7 @@ class ContainerSink:
             self._process.stdin.write(encode(x, Encoding.F32))
         except BrokenPipeError as error:
             raise self._failure() from error
+        self.frames += x.shape[-1]
 
     def __enter__(self) -> Self:
         return self
@@ -137,10 +155,22 @@ class ContainerSink:
             self._process.kill()
         if self._process.wait() and failure is None:
             failure = self._failure()
+        if failure is None and not self._is_whole():
+            failure = OutputError("could not be written whole; is the disk full?", self.path)
         # An error leaves through the stack, so that the temporary file is removed and nothing takes its name.
         self._stack.__exit__(type(failure) if failure else None, failure, None)
         if failure is not None and error is None:
             raise failure
+
+    def _is_whole(self) -> bool:
+        """Whether all that was written is on the disk: ffmpeg may end with 0 although it is full."""
+        try:
+            with self._temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+        except OSError:
+            return False
+        there = _told(self._temporary, _TIME, "-map", "0:a:0", "-c", "copy", "-f", "null", "-")
+        return not _cut(self._temporary) and there > self.frames / self.layout.rate - CODEC_SLACK
 
     def _failure(self) -> OutputError:
         self._process.wait()

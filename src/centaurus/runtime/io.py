@@ -17,13 +17,14 @@ import soundfile
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
+from centaurus.audio.containers import is_streamed
 from centaurus.runtime.modelfile import PEAK
 from centaurus.system import OutputError, install_command
 
 Block = NDArray[np.float32]
 READ = 1 << 16  # bytes at once, at most; what has arrived is taken as it is
-STREAMED = 0x7FFF0000  # WAV sizes from here on, and zero, mean that the writer did not know the length
 UNKNOWN = 0xFFFFFFFF
+ARECORD = 1 << 31  # bytes that arecord gives for a stream whose end it does not know
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 CHANNELS = 64
 
@@ -151,7 +152,7 @@ class Reader:
         if layout is None:
             raise AudioError("its WAV header has samples before their format", self.name)
         length = long if size == UNKNOWN and long else size
-        known = 0 < length < STREAMED or (length == long and length < 1 << 62)
+        known = length < 1 << 62 and not (length == size and (is_streamed(size) or size == ARECORD))
         self._left = length // layout.frame * layout.frame if known else None
         return layout
 
