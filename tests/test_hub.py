@@ -82,6 +82,22 @@ def test_only_models_are_pushed(hub: Path, tmp_path: Path, capsys: pytest.Captur
     assert done.code
     assert "a model is a .safetensors or .onnx file" in done.err
     assert not hub.exists()
+    assert run(capsys, "push", "nowhere.onnx", "somebody/words").code == 4
+
+
+def test_an_upload_that_fails_is_one_message(
+    hub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class ConnectError(Exception):
+        """As an HTTP client has them: neither an OSError nor a ValueError."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", fail)
+    done = run(capsys, "push", str(exported("classifier")), "somebody/words")
+    assert done.code == 5
+    assert done.err == "centaurus: hf:somebody/words: could not be uploaded: Name or service not known\n"
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

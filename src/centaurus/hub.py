@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from centaurus.system import HUB, download_model, extra
+from centaurus.system import HUB, OutputError, download_model, extra, find_model
 
 __all__ = ["download_model", "push"]
 
@@ -33,15 +33,17 @@ def push(model: str | os.PathLike[str], repository: str, private: bool = False) 
         for target, source in sources.items():
             shutil.copyfile(source, Path(folder) / target)
         api = hub.HfApi()
-        api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Upload {Path(model).stem}")
+        try:
+            api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Upload {Path(model).stem}")
+        except Exception as error:  # those of the HTTP client have nothing in common
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise OutputError(f"could not be uploaded: {reason}", f"{HUB}{name}") from error
     return sorted(sources)
 
 
 def find_files(model: str | os.PathLike[str]) -> dict[str, Path]:
     """Return what to upload by its name in the repository, for a model's file or the name of a shipped one."""
-    from centaurus.system import find_model
-
     path = find_model(model, SUFFIXES[-1])
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: a model is a {' or '.join(SUFFIXES)} file")

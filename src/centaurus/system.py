@@ -42,6 +42,10 @@ class OutputError(OSError):
         self.reason, self.path = reason, Path(path)
 
 
+class MissingModelError(FileNotFoundError):
+    """There is no such model, as a file, on the Hub or among those that ship."""
+
+
 @contextmanager
 def replacing(
     path: str | os.PathLike[str], overwrite: bool = True, like: str | os.PathLike[str] | None = None
@@ -55,6 +59,8 @@ def replacing(
     if os.path.islink(named) and not overwrite:
         raise OutputError("exists already; overwriting was not asked for", named)
     target = Path(os.path.realpath(named)) if os.path.islink(named) else named
+    if os.path.islink(target):
+        raise OutputError("is a symbolic link that leads to itself", named)
     _check_target(target, overwrite)
     temporary = target.with_name(f".{secrets.token_hex(8)}.part")  # short: the target's name may be as long as any
     try:
@@ -127,13 +133,13 @@ def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
     """Return the path of a model given by its file, by ``hf:user/model``, or by the name of a shipped one."""
     if str(model).startswith(HUB):
         return download_model(str(model), suffix)
-    if Path(model).is_file():
+    if os.path.isfile(model):
         return Path(model)
     known = shipped_models(suffix)
     if str(model) in known:
         return Path(str(files("centaurus") / "pretrained" / f"{model}{suffix}"))
     name = f"{os.fspath(model)!r:.200}"
-    raise FileNotFoundError(
+    raise MissingModelError(
         f"there is no model file {name}, and no shipped model of that name ({', '.join(known) or 'none'})"
     )
 
@@ -149,7 +155,7 @@ def download_model(name: str, suffix: str) -> Path:
         return Path(hub.hf_hub_download(repository, f"model{suffix}", revision=revision or None))
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise FileNotFoundError(f"{name}: model{suffix} could not be downloaded: {reason}") from error
+        raise MissingModelError(f"{name}: model{suffix} could not be downloaded: {reason}") from error
 
 
 def cache_folder(name: str = "") -> Path:

@@ -50,6 +50,13 @@ def noise(tmp_path: Path) -> Path:
         (("export", "kws-hybrid-2", "-o", "damaged.safetensors"), 5, "exists already"),
         (("denoise", "a.wav", "-o", f"{'x' * 300}.wav"), 5, "File name too long"),
         (("denoise", "nowhere.wav"), 3, "no such file"),
+        (("denoise", "a.wav", "--model", "x" * 300), 4, "no model file"),
+        (("plan", "x" * 300), 2, "there is no"),
+        (("denoise", "a.wav", "-o", "loop.wav", "-f"), 5, "leads to itself"),
+        (("demo", "--out", "a.wav"), 5, "cannot be made a folder"),
+        (("train", "kws", "--data", "nowhere"), 3, "no such folder"),
+        (("train", "--resume", "nowhere"), 4, "is not a run folder"),
+        (("eval", "kws-30", "--data", "nowhere"), 3, "no such folder"),
         (("spot", "a.wav", "--smooth", "1e9"), 2, "window should be 0 to 60 seconds"),
         (("spot", "a.wav", "--smooth", "nan"), 2, "should be greater than or equal to 0"),
         (("plan", "bottleneck", "--sizes", "i=99999999999999999999"), 2, "too many to plan for"),
@@ -68,6 +75,8 @@ def test_codes_and_messages(
 ) -> None:
     monkeypatch.chdir(noise.parent)
     Path("damaged.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    if os.name == "posix":
+        os.symlink("loop.wav", "loop.wav")
     result = run(capsys, *arguments)
     assert result.code == code, result.err
     assert message in " ".join(result.err.split())

@@ -66,12 +66,13 @@ def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
         return None
     from centaurus.audio import read, si_sdr, write
     from centaurus.runtime import Denoiser
+    from centaurus.runtime.io import make_folder
     from centaurus.system import install_command
 
     noisy, clean = read(_asset("demo.flac")), read(_asset("demo.clean.flac"))
     job = Denoiser(model, noisy.rate)
     cleaned = _in_pieces(job, noisy.samples, noisy.rate)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for name, x in (("noisy", noisy.samples), ("denoised", cleaned)):
         write(out / f"{name}.wav", x, noisy.rate, overwrite=True)
     scores = {name: si_sdr(x[0], clean.samples[0]) for name, x in (("noisy", noisy.samples), ("denoised", cleaned))}

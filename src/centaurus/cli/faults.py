@@ -25,6 +25,7 @@ CODES = {
     "AudioError": INPUT,
     "SessionError": MODEL,
     "ModelError": MODEL,
+    "MissingModelError": MODEL,
     "RunError": MODEL,
     "OutputError": OUTPUT,
     "DiskError": OUTPUT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -132,7 +133,7 @@ def network(name: str) -> Layer:
     from centaurus.models import build, load, shipped
     from centaurus.system import HUB
 
-    file = Path(name).is_file() or name.endswith(".safetensors")
+    file = os.path.isfile(name) or name.endswith(".safetensors")
     return load(name) if file or name.startswith(HUB) or name in shipped() else build(name)
 
 
@@ -141,7 +142,7 @@ def check_file(name: str) -> None:
     from centaurus.runtime.modelfile import SUFFIX, WEIGHTS, SessionError, check_kind, shipped_models
 
     path = Path(name)
-    if path.is_file():
+    if os.path.isfile(name):  # which a name longer than any file's is not, instead of an error
         check_kind(path, (WEIGHTS,))
     elif path.suffix in (WEIGHTS, SUFFIX):
         known = ", ".join(shipped_models())

@@ -106,7 +106,7 @@ def _check(
     """Find mistakes that can be seen without torch, which takes seconds to import."""
     if data is not None and not data.is_dir():
         what = "is not a folder: --data is a folder of recordings" if data.exists() else "there is no such folder"
-        raise ValueError(f"--data {data}: {what}")
+        output.fail(f"--data {data}: {what}", faults.INPUT)
     if resume is not None:
         pairs = [*([recipe] if recipe else []), *settings]
         if any("=" not in pair for pair in pairs) or small or preset or out is not None:
@@ -115,7 +115,7 @@ def _check(
                 "or minutes=, epochs= or steps= to extend it"
             )
         if not (resume / "config.json").is_file():
-            raise ValueError(f"{resume} is not a run folder: it has no config.json")
+            output.fail(f"{resume} is not a run folder: it has no config.json", faults.MODEL)
         return
     if recipe is None:
         raise ValueError(f"which recipe? {', '.join(RECIPES[:-1])} or {RECIPES[-1]}; or --resume RUN")

@@ -55,7 +55,7 @@ def recognise(folder: str | os.PathLike[str]) -> str:
     """Return the name of the folder's layout, one of ``LAYOUTS``; the error lists them."""
     root = Path(folder)
     if not root.is_dir():
-        raise ValueError(f"{root}: no such folder")
+        raise AudioError("no such folder", root)
     if packs(root):
         return "pack"
     if subsets(root):
@@ -70,7 +70,7 @@ def recognise(folder: str | os.PathLike[str]) -> str:
     if any(next(sound_files_in(path), None) for path in words):
         return "speech-commands"
     looked = "".join(f"\n  {name}: {what}" for name, what in LAYOUTS.items())
-    raise ValueError(f"{root}: the layout is not known; these are{looked}")
+    raise AudioError(f"the layout is not known; these are{looked}", root)
 
 
 def packs(root: Path) -> list[Path]:
