@@ -22,7 +22,7 @@ from centaurus.cli.evaluate import engine
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.examples.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
-from centaurus.evaluation.connected import connected
+from centaurus.evaluation.metrics import connected
 from centaurus.runtime import Session
 from centaurus.runtime.transcribe import Transcriber
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from centaurus import audio
-from centaurus.data import open_corpus, write_pack
-from centaurus.evaluation import connected
+from centaurus.data import Phrases, open_corpus, write_pack
 from centaurus.evaluation import metrics as ev
 from centaurus.evaluation.model import Model
 from centaurus.evaluation.report import write
@@ -144,8 +143,8 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
     words = ev.clips(data, ("word",), 16_000, None)
     said = [
-        connected.Phrases(words, how=how, fixed=1).phrase(k, np.random.default_rng(0))[1]
-        for how in connected.CONDITIONS.values()
+        Phrases(words, how=how, fixed=1).phrase(k, np.random.default_rng(0))[1]
+        for how in ev.CONDITIONS.values()
         for k in range(3)
     ]
     tokens, answers = ("<blank>", *WORDS, "<start>"), iter(said)

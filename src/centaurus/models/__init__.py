@@ -8,6 +8,7 @@ from centaurus.models.build import (
     build,
     classifier,
     denoiser,
+    names,
     recognizer,
 )
 from centaurus.models.count import Report, count
@@ -20,7 +21,6 @@ from centaurus.models.tables import (
     Row,
     SpectralTable,
     SpotterTable,
-    names,
 )
 from centaurus.verification import Verification
 

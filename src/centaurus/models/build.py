@@ -28,7 +28,6 @@ from centaurus.models.tables import (
     SpectralTable,
     SpotterTable,
     Table,
-    names,
 )
 from centaurus.nn import (
     Activation,
@@ -494,6 +493,11 @@ def recognizer(
 
 NETWORKS: dict[str, type[Any]] = {kind.task: kind for kind in (Classifier, Denoiser, Recognizer)}
 """The network of each task: a class that takes one of its ``tables`` and settings."""
+
+
+def names() -> list[str]:
+    """Return the name of every network that ``build`` knows: classifiers by their own, others behind their task."""
+    return [row if kind is Classifier else f"{task}/{row}" for task, kind in NETWORKS.items() for row in kind.named]
 
 
 def build(name: str) -> Network:

@@ -325,14 +325,3 @@ RECOGNIZERS: dict[str, RecognizerTable] = {
     "conv": replace(RECOGNIZER, module="conv"),
     "mamba": replace(RECOGNIZER, module="conv", gated=4),
 }
-
-NAMES: tuple[str, ...] = (
-    *CLASSIFIERS,
-    *(f"denoiser/{name}" for name in DENOISERS),
-    *(f"recognizer/{name}" for name in RECOGNIZERS),
-)
-
-
-def names() -> list[str]:
-    """Every network by name."""
-    return list(NAMES)

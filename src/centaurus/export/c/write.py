@@ -1,4 +1,4 @@
-"""``export_c``: a network's step as a C file and its header, compared with torch where there is a C compiler.
+"""``export_c`` and ``export_wasm``: a network's step as C or WebAssembly, compared with torch where a compiler is.
 
 What the files hold, and what C programs, plug-ins and WebAssembly modules rely on:
 
@@ -21,6 +21,8 @@ import copy
 import json
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,8 +32,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from centaurus.export.c.layers import emit
 from centaurus.export.c.program import Program
-from centaurus.export.c.spectral import emit
 from centaurus.export.write import ExportError, describe
 from centaurus.layer import Layer
 from centaurus.native.build import find_compiler
@@ -44,6 +46,17 @@ TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int16": 5e-3, "int8": 0.5}
 SECONDS = 2.0  # of noise over which a step is compared with torch
 QUICK = "-O1"  # optimisation of the library that is only compared
 ROW = 12  # numbers in a line of the file
+WASM_FLAGS = (  # of clang
+    "--target=wasm32",
+    "-std=gnu99",
+    "-O3",
+    "-msimd128",
+    "-mbulk-memory",
+    "-nostdlib",
+    "-Wl,--no-entry",
+    "-Wl,--strip-all",
+    "-Wl,-z,stack-size=65536",
+)
 
 
 class ExportedC(NamedTuple):
@@ -327,3 +340,34 @@ CT_EXPORT("settings") const char *ct_wasm_settings(void) {{ return ct_settings; 
 CT_EXPORT("settings_bytes") int ct_wasm_settings_bytes(void) {{ return (int)sizeof ct_settings - 1; }}
 #endif
 """
+
+
+def find_clang() -> str | None:
+    """The command of a clang that can link WebAssembly, if there is one."""
+    return "clang" if shutil.which("clang") and shutil.which("wasm-ld") else None
+
+
+def compile_wasm(source: Path, target: Path) -> None:
+    """Compile a C file that ``export_c`` wrote."""
+    clang = find_clang()
+    if clang is None:
+        raise ExportError("a WebAssembly module needs clang and lld (Debian: apt install clang lld)")
+    done = subprocess.run([clang, *WASM_FLAGS, str(source), "-o", str(target)], capture_output=True, text=True)
+    if done.returncode:
+        raise ExportError(f"clang cannot compile {source}: {(done.stderr.splitlines() or ['no message'])[0]:.300}")
+
+
+def export_wasm(
+    model: Layer,
+    path: str | os.PathLike[str],
+    chunk: int | None = None,
+    weights: str = "int16",
+    name: str | None = None,
+) -> ExportedC:
+    """Write the network's step as a WebAssembly module; arguments as for ``export_c``."""
+    target = Path(path)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.stem}.") as folder:
+        made = export_c(model, Path(folder) / f"{target.stem}.c", chunk, weights, name)
+        compile_wasm(made.source, Path(folder) / target.name)
+        write_file(target, (Path(folder) / target.name).read_bytes())
+    return made._replace(source=target, header=target)
