@@ -166,6 +166,25 @@ def test_wav_whose_length_was_never_written_is_read_to_its_end(length: int, tmp_
     assert sum(block.shape[-1] for block in from_file(path).blocks) == len(x)
 
 
+@pytest.mark.parametrize("length", [0, 0x7FFFF000, 0x80000000, 0xFFFFFFFF])
+@pytest.mark.parametrize("gigabytes", [3, 5])
+def test_wav_that_outgrew_its_header_is_read_to_its_end(length: int, gigabytes: int, tmp_path: Path) -> None:
+    """As arecord, sox and ffmpeg write them into a pipe; the file has a hole, so that it takes no place."""
+    path = tmp_path / "a.wav"
+    audio.write(path, tone(0.1), RATE)
+    data = path.read_bytes()
+    at = data.index(b"data") + 4
+    with path.open("wb") as file:
+        file.write(data[:at] + struct.pack("<I", length) + data[at + 4 :])
+        file.truncate(at + 4 + (gigabytes << 30))
+    about = audio.info(path)
+    assert (about.frames, about.truncated) == (gigabytes << 29, "")
+    with files.opened(path) as file:
+        np.testing.assert_allclose(file.read(4410)[0], tone(0.1), atol=1e-4)
+        file.seek(about.frames - 5)
+        assert file.read(100).shape == (1, 5)
+
+
 def test_wav_without_samples_and_with_chunks_behind_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     audio.write(path, tone(0.0), RATE)

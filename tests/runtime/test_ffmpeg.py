@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,13 @@ import pytest
 import soundfile
 
 from centaurus.audio import AudioError
+from centaurus.audio.containers import survey
 from centaurus.runtime import ffmpeg
 from centaurus.runtime.denoise import FileDenoiser, Options
 from centaurus.runtime.io import Layout
 from centaurus.runtime.jobs import Job, plan_jobs
 from centaurus.system import OutputError
+from tests.fuzz.mutate import mutate
 from tests.programs import FFMPEG, needs_ffmpeg
 from tests.runtime.test_denoise import echo
 
@@ -89,6 +93,7 @@ def test_what_holds_no_audio_is_refused(on_path: str, tmp_path: Path) -> None:
         ffmpeg.from_container(playlist)
 
 
+MUTATIONS = int(os.environ.get("CENTAURUS_FUZZ_INPUTS", "200"))
 CONTAINERS = ("m4a", "mp4", "mov", "mka", "mkv", "webm", "avi", "wma", "aac")
 
 
@@ -103,6 +108,17 @@ def test_what_is_cut_short_is_refused(suffix: str, lost: float, on_path: str, tm
     path.write_bytes(data[: int(len(data) * lost) if lost < 1 else -int(lost)])
     with pytest.raises(AudioError, match="is cut short"):
         ffmpeg.from_container(path)
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("suffix", CONTAINERS)
+def test_damage_is_no_crash_and_no_endless_search(suffix: str, on_path: str, tmp_path: Path) -> None:
+    data = tone(tmp_path / f"talk.{suffix}", on_path, "-movflags", "+faststart").read_bytes()
+    begin = time.process_time()
+    for seed in range(MUTATIONS):
+        damaged = mutate(data, seed)
+        survey(io.BytesIO(damaged), len(damaged))
+    assert time.process_time() - begin < 0.02 * MUTATIONS
 
 
 @needs_ffmpeg

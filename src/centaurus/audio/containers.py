@@ -16,13 +16,14 @@ from typing import BinaryIO, NamedTuple
 
 # RIFF sizes that mean "not known when the header was written": 0, those that arecord and sox write, those of ffmpeg.
 STREAMED_SIZES = (range(1), range(0x7FFF0000, 0x80000000), range(0xFFFF0000, 0x100000000))
-MOST_WAV = 0xFFFFFFFF  # bytes of samples that a WAV header can give
+ARECORD = 1 << 31  # the size that arecord writes, whatever comes; also one that a whole file may have
 W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 EBML, MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 ASF_HEADER = b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c"
 MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")  # those that a file begins with
 MOST_CHUNKS = 4096
+MOST_BOXES = 1 << 20  # a fragmented MP4 file has two for every fragment
 MOST_OFFSET = 1 << 43  # bytes: ext4 refuses to seek beyond twice that
 # Bit rates in kbit/s by index, and sample rates in Hz, of MPEG 1 and of MPEG 2 and 2.5 (ISO 11172-3, 13818-3).
 BIT_RATES = {
@@ -128,11 +129,17 @@ def _riff(file: BinaryIO, size: int) -> Survey:
         elif name == b"data":
             if length == 0xFFFFFFFF and long:
                 return _declared(offset, long, size) if long < 1 << 62 else Survey()
-            if length == 0 and not long and not _are_chunks(file, offset, size):
-                rest = struct.pack("<I", min(size - offset, MOST_WAV))
-                return Survey(parts=(Part(_at(file, 0, offset - 4) + rest, offset, size),))
+            end, outgrows = offset + length, is_streamed(length) or length == ARECORD
+            if outgrows and end < size and not long and not _are_chunks(file, end, size):
+                return Survey(parts=(Part(_long_header(file, offset, size), offset, size),))
             return Survey() if is_streamed(length) else _declared(offset, length, size)
     return Survey()
+
+
+def _long_header(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Return the header of a WAV file with samples from ``offset`` to its end; as RF64, since they may exceed 4 GiB."""
+    sizes = struct.pack("<4sIQQQI", b"ds64", 28, size + 28, size - offset, 0, 0)
+    return b"RF64\xff\xff\xff\xffWAVE" + sizes + _at(file, 12, offset - 16) + b"\xff\xff\xff\xff"
 
 
 def _are_chunks(file: BinaryIO, at: int, size: int) -> bool:
@@ -166,7 +173,7 @@ def _nist(file: BinaryIO, size: int) -> Survey:
 def _mp4(file: BinaryIO, size: int) -> Survey:
     """Boxes one after another (ISO 14496-12); a length of 1 is followed by one of 64 bits, one of 0 is to the end."""
     at = 0
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MOST_BOXES):
         head = _at(file, at, 16)
         if len(head) < 8 or not head[4:8].isalnum():
             break
@@ -200,7 +207,7 @@ def _ebml_length(data: bytes, at: int) -> tuple[int, int]:
 def _asf(file: BinaryIO, size: int) -> Survey:
     """Objects one after another, each a GUID and a length; a broadcast has data of no length."""
     at = 0
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MOST_BOXES):
         head = _at(file, at, 24)
         length = int.from_bytes(head[16:], "little")
         if len(head) < 24 or length < 24:

@@ -17,14 +17,13 @@ import soundfile
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
-from centaurus.audio.containers import is_streamed
+from centaurus.audio.containers import ARECORD, is_streamed
 from centaurus.runtime.modelfile import PEAK
 from centaurus.system import OutputError, install_command
 
 Block = NDArray[np.float32]
 READ = 1 << 16  # bytes at once, at most; what has arrived is taken as it is
 UNKNOWN = 0xFFFFFFFF
-ARECORD = 1 << 31  # bytes that arecord gives for a stream whose end it does not know
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 CHANNELS = 64
 
