@@ -1,8 +1,9 @@
 """Forward and backward of one block against Listing 1 and the natural order, over the paper's scaling grid.
 
-    python bench/contraction.py [--quick] [--compiled] [--layers] [--out out/contraction]
+    python bench/contraction.py [grid layers random growth] [--quick] [--compiled] [--natural] [--out out/contraction]
 
-Writes JSON and a plot like the paper's three scaling figures. Alternatives take turns in one process.
+``grid`` is the paper's, ``layers`` are those of the networks, ``random`` are shapes to try the planner on, and
+``growth`` is the time against length and batch. Writes JSON and plots. Alternatives take turns in one process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import random
 from pathlib import Path
 from typing import Any
 
+import host  # noqa: F401, which chooses threads before torch is imported
 import listing1
 import torch
 from baseline import in_order
@@ -67,6 +71,20 @@ def both_ways(layer: SSM, u: Tensor, grad: Tensor, program: Program | None = Non
     return run
 
 
+def without_native(run: Run) -> Run:
+    """Return the run with torch alone."""
+
+    def inner() -> object:
+        before = os.environ.get("CENTAURUS_NATIVE", "")
+        os.environ["CENTAURUS_NATIVE"] = "0"
+        try:
+            return run()
+        finally:
+            os.environ["CENTAURUS_NATIVE"] = before
+
+    return inner
+
+
 def listing(layer: SSM, u: Tensor, grad: Tensor, natural: bool = False) -> Run:
     """The printed code with this layer's parameters."""
     dt = layer.log_dt.detach().exp().requires_grad_()
@@ -99,14 +117,16 @@ def choices(layer: SSM, u: Tensor, grad: Tensor) -> dict[str, Any]:
     }
 
 
-def grid_point(batch: int, states: int, length: int, rounds: int, compiled: bool) -> dict[str, Any]:
+def grid_point(
+    batch: int, states: int, length: int, rounds: int, compiled: bool, with_natural: bool, fast: bool
+) -> dict[str, Any]:
     """One shape: seconds, ratios, peak memory, the plan."""
     torch.manual_seed(0)
     layer = SSM("bottleneck", H_IN, H_OUT, states=states, substates=SUBSTATES)
     u, grad = torch.randn(batch, H_IN, length, requires_grad=True), torch.randn(batch, H_OUT, length)
-    runs = {"planned": both_ways(layer, u, grad), "listing1": listing(layer, u, grad)}
-    base = (batch, states, length) == tuple(BASE.values())
-    if base or 8 * batch * states * 2 * length * 6 < 3.5e9:  # it needs this many bytes, and much time
+    planned = both_ways(layer, u, grad)
+    runs = {"planned": planned, "torch": without_native(planned), "listing1": listing(layer, u, grad)}
+    if with_natural and 8 * batch * states * 2 * length * 6 < 3.5e9:  # it needs this many bytes, and much time
         runs["natural"] = listing(layer, u, grad, natural=True)
     if compiled:
         eager = listing1.get_kernel
@@ -119,9 +139,13 @@ def grid_point(batch: int, states: int, length: int, rounds: int, compiled: bool
     seconds = alternate(runs, rounds=rounds, budget=12.0)
     point: dict[str, Any] = {"batch": batch, "states": states, "length": length, "seconds": seconds}
     point["ratio"] = {name: seconds[name] / seconds["planned"] for name in seconds if name != "planned"}
-    point["peak_bytes"] = {name: peak_bytes(runs[name]) for name in ("planned", "listing1")}
-    point["memory_ratio"] = point["peak_bytes"]["planned"] / point["peak_bytes"]["listing1"]
+    point["torch_ratio"] = seconds["listing1"] / seconds["torch"]
+    point["flops"] = 3 * layer.plan(batch, length).flops  # a backward pass has two products for each
     point["kernel_dominates"] = states * SUBSTATES > batch * (H_IN + H_OUT) / 4
+    if fast:
+        return point | {"plan": layer.plan(batch, length).summary()}
+    point["peak_bytes"] = {name: peak_bytes(runs[name]) for name in ("planned", "torch", "listing1")}
+    point["memory_ratio"] = point["peak_bytes"]["planned"] / point["peak_bytes"]["listing1"]
     return point | choices(layer, u, grad)
 
 
@@ -154,30 +178,84 @@ def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int) -> d
     return point | choices(layer, u, grad)
 
 
+def random_points(count: int) -> list[dict[str, Any]]:
+    """The planner's choice at random shapes of random topologies, of up to 2^24 samples of states."""
+    draw, points = random.Random(0), []
+    while len(points) < count:
+        topology = draw.choice(("full", "bottleneck", "pointwise", "separable", "depthwise"))
+        batch, length = 2 ** draw.randint(0, 7), int(2 ** draw.uniform(5, 14))
+        inputs, outputs = (2 ** draw.randint(0, 7) for _ in range(2))
+        states, substates = 2 ** draw.randint(0, 8), 2 ** draw.randint(0, 4)
+        if topology in ("full", "depthwise", "separable"):
+            states = min(states, 16)
+        outputs = inputs if topology == "depthwise" else outputs
+        if batch * length * max(inputs, outputs, states) > 1 << 24 or (topology == "full" and inputs * outputs > 1024):
+            continue
+        sizes = {"states": states} | ({"substates": substates} if topology == "bottleneck" else {})
+        layer = SSM(topology, inputs, outputs, **sizes)
+        u, grad = torch.randn(batch, inputs, length, requires_grad=True), torch.randn(batch, outputs, length)
+        title = f"{topology} {inputs}→{outputs} {states}×{sizes.get('substates', 1)}"
+        points.append({"layer": title, "batch": batch, "length": length} | choices(layer, u, grad))
+        print(f"  {title:<28} {batch:4d} × {length:<6d} {points[-1]['chosen_over_fastest']:.2f}", flush=True)
+    return points
+
+
+def growth(rounds: int) -> dict[str, Any]:
+    """Time of a bottleneck 16→32 64×4 against length (batch 1) and batch (2048 samples), with slopes in log-log."""
+    layer = SSM("bottleneck", H_IN, H_OUT, states=64, substates=4)
+    lines: dict[str, Any] = {}
+    for which, shapes in {
+        "length": [(1, 2**k) for k in range(10, 21, 2)],
+        "batch": [(2**k, 2048) for k in range(0, 10, 2)],
+    }.items():
+        points = []
+        for batch, length in shapes:
+            u, grad = torch.randn(batch, H_IN, length, requires_grad=True), torch.randn(batch, H_OUT, length)
+            seconds = alternate({"planned": both_ways(layer, u, grad)}, rounds, budget=4.0)["planned"]
+            points.append({"batch": batch, "length": length, "seconds": seconds})
+            print(f"  {batch:4d} × {length:<8d} {1e3 * seconds:9.2f} ms", flush=True)
+        x, y = ([math.log(p[key]) for p in points[-4:]] for key in (which, "seconds"))
+        middle = sum(x) / len(x)
+        slope = sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+        lines[which] = {"points": points, "slope_of_the_last_four": slope}
+        print(f"  slope against {which}: {slope:.2f}")
+    return lines
+
+
 def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures that the bar is about."""
     ratios = [p["ratio"]["listing1"] for p in points]
     dominated = [p["ratio"]["listing1"] for p in points if p["kernel_dominates"]]
     other = [p["ratio"]["listing1"] for p in points if not p["kernel_dominates"]]
     return {
-        "geometric_mean": math.exp(sum(map(math.log, ratios)) / len(ratios)),
+        "geometric_mean": _geometric_mean(ratios),
+        "geometric_mean_of_torch_alone": _geometric_mean([p["torch_ratio"] for p in points]),
+        "lowest_of_torch_alone": min(p["torch_ratio"] for p in points),
         "lowest": min(ratios),
         "lowest_where_kernel_dominates": min(dominated, default=math.nan),
         "lowest_elsewhere": min(other, default=math.nan),
-        "largest_memory_ratio": max(p["memory_ratio"] for p in points),
+        "largest_memory_ratio": max((p["memory_ratio"] for p in points if "memory_ratio" in p), default=math.nan),
     }
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 LABELS = {
     "planned": "planned",
+    "torch": "torch alone",
     "listing1": "Listing 1",
     "listing1_compiled": "Listing 1, compiled",
     "natural": "natural",
 }
 
 
-def plot(points: list[dict[str, Any]], path: Path) -> None:
-    """Three panels as in the paper: time over batch, states and length."""
+OFFSET: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
+
+
+def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
+    """Three panels as in the paper: time over batch, states and length, and what the arithmetic alone would take."""
     import matplotlib.pyplot as plt
 
     with plt.style.context(plot_style()):
@@ -185,7 +263,7 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
         for axis, which in zip(axes, BASE, strict=True):
             line = [p for p in points if all(p[k] == BASE[k] for k in BASE if k != which)]
             line.sort(key=lambda p: p[which])
-            for (name, label), marker in zip(LABELS.items(), "osd^", strict=True):
+            for (name, label), marker in zip(LABELS.items(), "ovsd^", strict=True):
                 x = [p[which] for p in line if name in p["seconds"]]
                 y = [p["seconds"][name] * 1e3 for p in line if name in p["seconds"]]
                 if x:
@@ -194,10 +272,15 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
                         label,
                         (x[-1], y[-1]),
                         (-4, -14 if name == "planned" else 7),
-                        textcoords="offset points",
+                        **OFFSET,
                         ha="right",
                         color=drawn.get_color(),
                     )
+            if not line:
+                continue
+            bound = [p["flops"] / gemm * 1e3 for p in line]
+            axis.plot([p[which] for p in line], bound, "--", color="0.6")
+            axis.annotate("arithmetic at the GEMM rate", (line[0][which], bound[0]), (0, -12), **OFFSET, color="0.4")
             axis.set(
                 xlabel={"batch": "batch, rows", "states": "states N", "length": "length, samples"}[which], yscale="log"
             )
@@ -207,53 +290,87 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
         figure.savefig(path)
 
 
+EXTRAS = ("memory_ratio", "chosen_over_fastest")
+PARTS = ("grid", "layers", "random", "growth")
+
+
 def main() -> None:
     """Run, print a line a shape, write what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="four values an axis, three rounds")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="four values an axis, two rounds")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compiled", action="store_true", help="also Listing 1 with a compiled get_kernel")
-    parser.add_argument("--layers", action="store_true", help="only the layers of the networks")
+    parser.add_argument("--natural", action="store_true", help="also the natural order, which takes long")
+    parser.add_argument("--largest", type=int, default=1 << 40, help="leave out shapes with more samples in a batch")
+    parser.add_argument("--fast", action="store_true", help="of the grid no memory and no other plans")
     parser.add_argument("--out", default="out/contraction")
     parser.add_argument("--device", default="cpu", help="where to measure: cpu, cuda, cuda:1 …")
     options = parser.parse_args()
+    parts = options.parts or PARTS
     torch.set_default_device(options.device)
     assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    rounds = 3 if options.quick else 5
-    result: dict[str, Any] = {"machine": machine(), "grid": [], "layers": {}}
-    if not options.layers:
+    rounds = 2 if options.quick else options.rounds
+    result: dict[str, Any] = {"machine": machine()}
+
+    def write() -> None:
+        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+
+    if "grid" in parts:
         values = AXIS[::2] if options.quick else AXIS
-        shapes = sorted({tuple((BASE | {axis: value}).values()) for axis in BASE for value in values})
+        every_shape = {tuple((BASE | {axis: value}).values()) for axis in BASE for value in values}
+        shapes = sorted(shape for shape in every_shape if shape[0] * shape[2] <= options.largest)
+        result["grid"] = []
         for shape in shapes:
-            point = grid_point(*shape, rounds, options.compiled)
+            point = grid_point(*shape, rounds, options.compiled, options.natural, options.fast)
             result["grid"].append(point)
             print(
                 f"batch {shape[0]:5d} states {shape[1]:5d} length {shape[2]:5d}: "
                 f"{point['seconds']['planned'] * 1e3:8.1f} ms, "
                 + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in point["ratio"].items())
-                + f", memory {point['memory_ratio']:.2f}, chosen/fastest {point['chosen_over_fastest']:.2f}",
+                + "".join(
+                    f", {name} {point[name]:.2f}" for name in ("memory_ratio", "chosen_over_fastest") if name in point
+                ),
                 flush=True,
             )
-        result["summary"] = summary(result["grid"])
+            result["summary"] = summary(result["grid"])
+            write()
         print(json.dumps(result["summary"], indent=1))
-        plot(result["grid"], out.with_suffix(".png"))
-        out.with_suffix(".json").write_text(json.dumps(result, indent=1))
-    for title, rows in LAYERS.items():
-        result["layers"][title] = [layer_point(row, rounds) for row in rows]
-        print(title)
-        for point in result["layers"][title]:
-            ratio = point["ratio"]
-            print(
-                f"  {point['layer']:<24} {point['seconds']['planned'] * 1e3:8.1f} ms  paper {ratio['paper']:.2f}x  "
-                f"natural {ratio['natural']:.2f}x  chosen/fastest {point['chosen_over_fastest']:.2f}  {point['plan']}",
-                flush=True,
-            )
-    every = [*result["grid"], *(p for rows in result["layers"].values() for p in rows)]
-    right = sum(p["chosen_over_fastest"] <= 1.15 for p in every)
-    result["choice_within_15_percent"] = f"{right} of {len(every)}"
-    print("choice within 15 % of the fastest measured plan:", result["choice_within_15_percent"])
-    out.with_suffix(".json").write_text(json.dumps(result, indent=1))
+        plot(result["grid"], result["machine"]["gemm_flops_per_second"], out.with_suffix(".png"))
+    if "layers" in parts:
+        result["layers"] = {}
+        for title, rows in LAYERS.items():
+            print(title)
+            result["layers"][title] = []
+            for row in rows:
+                point = layer_point(row, rounds)
+                result["layers"][title].append(point)
+                ratio = point["ratio"]
+                print(
+                    f"  {point['layer']:<24} {point['seconds']['planned'] * 1e3:8.1f} ms  paper {ratio['paper']:.2f}x  "
+                    f"natural {ratio['natural']:.2f}x  chosen/fastest {point['chosen_over_fastest']:.2f}  "
+                    f"{point['plan']}",
+                    flush=True,
+                )
+                write()
+    every = [*result.get("grid", []), *(p for rows in result.get("layers", {}).values() for p in rows)]
+    every = [point for point in every if "chosen_over_fastest" in point]
+    if every:
+        result["choice_within_15_percent"] = _right(every)
+        print("choice within 15 % of the fastest measured plan:", result["choice_within_15_percent"])
+    if "random" in parts:
+        result["random"] = random_points(20)
+        result["random_choice_within_15_percent"] = _right(result["random"])
+        print("at random shapes:", result["random_choice_within_15_percent"])
+    if "growth" in parts:
+        result["growth"] = growth(rounds)
+    write()
+
+
+def _right(points: list[dict[str, Any]]) -> str:
+    return f"{sum(p['chosen_over_fastest'] <= 1.15 for p in points)} of {len(points)}"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import host  # noqa: F401, which chooses threads before torch is imported
 import torch
 from baseline import in_order
 from timing import Run, alternate, machine, wait

@@ -1,4 +1,4 @@
-"""Whole training steps (network, losses, optimiser): native kernels against torch alone, and against an older version.
+"""Whole training steps (network, losses, optimiser): native kernels, in bfloat16 too, torch alone, an older version.
 
     python bench/training.py [--only denoiser/spectral] [--rounds 5] [--against OLD/src] [--out out/training]
 
@@ -19,25 +19,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from host import limits
+
 RATE = 16_000
 NETWORKS = {  # rows and samples of a batch
+    "denoiser/spectral-32": (11, 3 * RATE),
     "denoiser/spectral": (16, 2 * RATE),
     "denoiser/hybrid": (8, 2**14),
     "kws-hybrid-4": (32, RATE),
     "kws-s6-4": (8, RATE),
     "recognizer/base": (2, 2**16),
 }
-LARGE = 64 << 20  # bytes
 
 
-def training_step(name: str) -> Callable[[], None]:
-    """Build a network and return its whole step: forward, losses, backward, clipping, optimiser."""
+def training_step(name: str, rounded: bool) -> Callable[[], None]:
+    """Build a network and return its whole step: forward, losses, backward, clipping, and the recipe's optimiser.
+
+    ``rounded`` is ``precision=bf16`` of the recipes.
+    """
     import torch
 
     import centaurus as ct
     from centaurus.train.loop import keep_memory
     from centaurus.train.losses import RELATIVE_LOSSES, to_unit
-    from centaurus.train.optim import muon
+    from centaurus.train.optim import OPTIMIZERS
 
     keep_memory()
     torch.manual_seed(0)
@@ -48,19 +53,23 @@ def training_step(name: str) -> Callable[[], None]:
     else:
         net = ct.recognizer(table) if kind else ct.classifier(table, classes=35)
     net.train()
-    optimizer = muon(net, 1e-4, 0.02)
+    optimizer = OPTIMIZERS["adamw" if kind == "recognizer" else "muon"](net, 1e-4, 0.02)
+    if rounded and kind != "recognizer":
+        optimizer.rounded = True
     noisy = 0.1 * torch.randn(rows, 1, samples)
     clean = 0.7 * noisy + 0.01 * torch.randn(rows, 1, samples)
 
     def loss(y: Any) -> torch.Tensor:
         if kind == "denoiser":
-            ours, theirs = to_unit(noisy, y, clean)
+            ours, theirs = to_unit(noisy, y.float(), clean)
             return sum(RELATIVE_LOSSES[term](ours, theirs) for term in ("residual", "heard", "perceptual"))
         first = y if isinstance(y, torch.Tensor) else next(iter(y.values() if isinstance(y, dict) else y))
-        return first.square().mean()
+        return first.float().square().mean()
 
     def run() -> None:
-        loss(net(noisy)).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+            y = net(noisy)
+        loss(y).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -68,11 +77,11 @@ def training_step(name: str) -> Callable[[], None]:
     return run
 
 
-def serve(name: str) -> None:
+def serve(name: str, rounded: bool) -> None:
     """Run one step for every line that comes in; answer with its CPU seconds and the process's peak memory."""
     import resource
 
-    step = training_step(name)
+    step = training_step(name, rounded)
     step()
     for _ in sys.stdin:
         begin = time.process_time()
@@ -85,9 +94,9 @@ def serve(name: str) -> None:
 class Version:
     """A process that takes steps when it is told to."""
 
-    def __init__(self, name: str, source: str, native: bool) -> None:
+    def __init__(self, name: str, source: str, native: bool, rounded: bool = False) -> None:
         switches = {"PYTHONPATH": source, "CENTAURUS_NATIVE": "1" if native else "0", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "--serve", name]
+        command = [sys.executable, __file__, "--serve", name, *(["--rounded"] if rounded else [])]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=os.environ | switches, **pipes)
         self.rounds: list[dict[str, float]] = []
@@ -109,31 +118,21 @@ class Version:
         return min(r["seconds"] for r in self.rounds)
 
 
-def limits() -> tuple[float, float]:
-    """The machine's FLOPs a second of a product of matrices and bytes a second of memory, on one thread, once each."""
-    import numpy as np
-
-    x, y, out = (np.ones((1024, 1024), np.float32) for _ in range(3))
-    begin = time.process_time()
-    np.matmul(x, y, out=out)
-    gemm = 2 * 1024**3 / (time.process_time() - begin)
-    large, other = np.ones(LARGE, np.uint8), np.ones(LARGE, np.uint8)
-    begin = time.process_time()
-    np.copyto(other, large)
-    return gemm, 2 * LARGE / (time.process_time() - begin)
-
-
 def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
     """Let every version take turns; return seconds, audio-seconds a second, ratios and memory."""
+    from centaurus.kernels.precision import why_no_bf16
+
     own = str(Path(__file__).parent.parent / "src")
     versions = {"native": Version(name, own, True), "torch": Version(name, own, False)}
+    if not why_no_bf16():
+        versions = {"bf16": Version(name, own, True, rounded=True), **versions}
     if against is not None:
         versions["before"] = Version(name, against, False)
-    best = [0.0, 0.0]
+    found = []
     for _ in range(rounds):
         for version in versions.values():
             version.step()
-        best = [max(pair) for pair in zip(best, limits(), strict=True)]
+        found.append(limits())
     for version in versions.values():
         version.close()
     rows, samples = NETWORKS[name]
@@ -148,7 +147,7 @@ def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
         "faster_than": {which: slowest / s for which, s in seconds.items()},
         "peak_bytes": {which: max(r["peak_bytes"] for r in v.rounds) for which, v in versions.items()},
         "rounds": {which: [r["seconds"] for r in v.rounds] for which, v in versions.items()},
-        "machine": {"gemm_flops_per_second": best[0], "bandwidth_bytes_per_second": best[1]},
+        "machine": {key: max(one[key] for one in found) for key in found[0]},
     }
 
 
@@ -183,9 +182,10 @@ def main() -> None:
     parser.add_argument("--against", help="the src folder of an older version")
     parser.add_argument("--out", default="out/training")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--rounded", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve)
+        serve(options.serve, options.rounded)
         return
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     out = Path(options.out)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from centaurus.kernels.selective import SelectiveScan
 from centaurus.native import functions
 from centaurus.native.library import status
 from centaurus.nn.fused import EPS, _plain
-from centaurus.planner.search import enumerate_plans
+from centaurus.planner.search import enumerate_plans, fast_length
 from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _planned_expression
 from tests.reference import gradients, recurrence, selective, worst
@@ -75,9 +77,14 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+SUMMING = [name for name in LAYERS if name not in ("depthwise", "grouped")]  # kernels that sum all input channels
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "scan") for name in LAYERS), *product(SUMMING, ("fft", "dft"))], ids=str
+)
 @pytest.mark.parametrize(("batch", "length"), [(3, 100), (1, 1)])
-def test_every_plan_with_the_recurrence_is_the_layer(name: str, batch: int, length: int) -> None:
+def test_every_plan_of_a_kind_is_the_layer(name: str, kind: str, batch: int, length: int) -> None:
     torch.manual_seed(0)
     layer = SSM(name, **LAYERS[name])
     u = torch.randn(batch, layer.in_channels, length, requires_grad=True)
@@ -87,17 +94,49 @@ def test_every_plan_with_the_recurrence_is_the_layer(name: str, batch: int, leng
     expression, modes, phase = _planned_expression(layer.topology)
     sizes = {"b": batch, "t": length, **layer.topology.size}
     plans = enumerate_plans(expression, sizes, modes=modes, phase=phase, device=current(u))
-    recurrent = [plan for plan in plans if any(step.kind == "scan" for step in plan.steps)]
-    assert recurrent
-    for plan in recurrent[:20]:
+    chosen = [plan for plan in plans if any(step.kind == kind for step in plan.steps)]
+    assert chosen
+    for plan in chosen[:20]:
         y = layer.run_program(Program(plan), u)
         assert worst([y, *gradients([y], inputs)], wanted) < FINE, plan.summary()
+
+
+def test_a_plan_with_native_spectra_runs_on_tensors_that_are_not_for_native_code() -> None:
+    layer = SSM("full", **LAYERS["full"]).double()
+    u = torch.randn(2, 3, 50, dtype=torch.float64, requires_grad=True)
+    inputs = [u, *layer.parameters()]
+    expression, modes, phase = _planned_expression(layer.topology)
+    sizes = {"b": 2, "t": 50, **layer.topology.size}
+    plans = enumerate_plans(expression, sizes, modes=modes, phase=phase, device=current(torch.zeros(1)))
+    plan = next(plan for plan in plans if any(step.kind == "fft" for step in plan.steps))
+    y, (z, _) = layer.run_program(Program(plan), u), recurrence(layer, u)
+    assert worst([y, *gradients([y], inputs)], [z, *gradients([z], inputs)]) < 1e-10
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 200), st.integers(0, 100), st.integers(1, 3))
+def test_spectra_and_their_adjoint(rows: int, samples: int, more: int, threads: int) -> None:
+    length = fast_length(samples + more)
+    u, spectra = torch.randn(rows, samples), torch.randn(length // 2 + 1, 2, rows)
+    before, split = torch.get_num_threads(), functions.SPLIT
+    try:
+        torch.set_num_threads(threads)
+        functions.SPLIT = 0
+        found, back = functions.spectrum(u, length), functions.signal(spectra, samples, length)
+    finally:
+        torch.set_num_threads(before)
+        functions.SPLIT = split
+    exact = u.double().requires_grad_()
+    wanted = torch.view_as_real(torch.fft.rfft(exact, n=length)).permute(1, 2, 0)
+    adjoint = torch.autograd.grad(wanted, exact, spectra.double())[0]
+    assert worst([found, back], [wanted, adjoint]) < FINE
 
 
 def test_double_precision_and_complex_layers_stay_with_torch() -> None:
     double = torch.zeros(1, dtype=torch.float64)
     assert current(torch.zeros(1)).scan > 0
-    assert current(double).scan == 0
+    assert current(torch.zeros(1)).spectra > 0
+    assert current(double).scan == current(double).spectra == 0
     plan = SSM("pointwise", 4, states=8, complex=True).plan(8, 512)
     assert all(step.kind != "scan" for p in (plan, *plan.runners_up) for step in p.steps)
 

@@ -29,6 +29,7 @@ def test_flops_of_each_step() -> None:
     assert cost.multiply(r, "bi", "ji", "bj").flops == 8 * 1025 * 4 * 3 * 5
     q = math.isqrt(1024)
     assert cost.generate(r, "jn", "n", "j").flops == 2 * (5 * q) * (2 * 6) * q
+    assert cost.bins(r, "bi", "ji", "bj", native=False).flops == 8 * 1025 * 4 * 3 * 5 + 2.5 * 32 * 2048 * 11
     inside, into, out_of = 2 * 4 * 3 * 5 * 1024 * 64, 2 * 4 * 1024 * 3 * 2 * 6 * 5, 2 * 4 * 1024 * 2 * 3 * 6 * 5
     assert cost.chunked(r, "bi", "jin", "jin", "", "bj", 64).flops == inside + into + out_of
 
@@ -37,6 +38,14 @@ def test_a_transform_takes_as_long_as_its_flops_at_the_devices_rate() -> None:
     free = replace(CALLS, fft=1e9, call=1e-30)
     found = cost.transform(rates(free), "bi", True)
     assert found.seconds == pytest.approx(found.flops / 1e9)
+    assert found.backward == pytest.approx(found.seconds)
+
+
+def test_native_transforms_take_as_long_as_their_flops_at_their_own_rate() -> None:
+    """Signal, output and kernel forth; then the gradients of all three."""
+    free = replace(CALLS, spectra=1e9, call=1e-30)
+    found = cost.bins(rates(free), "bi", "ji", "bj", native=True)
+    assert found.seconds == pytest.approx(2.5 * (12 + 20 + 15) * 2048 * 11 / 1e9)
     assert found.backward == pytest.approx(found.seconds)
 
 

@@ -33,6 +33,7 @@ UNITS = {
     "call": "s",
     "tile_bytes": "B",
     "scan": "1/s",
+    "spectra": "FLOP/s",
 }
 MOST_NUMBERS = 1 << 48  # of all indices together: 2,000 times the memory of a large machine
 Sizes = Annotated[str, typer.Option(help="Sizes of the indices, such as i=16,j=32,n=256,m=16.")]
@@ -139,6 +140,7 @@ def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -
 def _row(layer: str, found: Plan) -> list[str]:
     sizes: dict[str, int] = dict(found.sizes)
     ways = {"multiply": "FFT", "direct": "directly", "chunked": "chunks", "scan": "recurrence"}
+    ways |= {"fft": "native FFT", "dft": "DFT products"}
     way = next(f"{ways[step.kind]} {step.chunk or ''}" for step in found.steps if step.kind in ways)
     numbers = [found.forward_seconds * 1e3, (found.seconds - found.forward_seconds) * 1e3, found.peak_bytes / 1e6]
     return [_short(layer), str(sizes["t"]), way.strip(), *(f"{number:.1f}" for number in numbers)]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from centaurus.kernels.precision import full_precision
 from centaurus.native import functions as native
+from centaurus.planner.cost import FFT_FLOPS
 from centaurus.planner.device import CUDA, Device
 
 LARGE = 64 << 20  # bytes of the data that bandwidth is measured on: more than a core's share of any cache
@@ -85,7 +86,7 @@ def _measure(name: str, device: torch.device) -> Device:
     matrix = timed(lambda: torch.bmm(small, small, out=tiny)) / len(small)
     signal = randn(128 * rows, 4096)
     spectrum = torch.fft.rfft(signal)
-    fft = 2.5 * signal.numel() * 12 / timed(lambda: torch.fft.rfft(signal, out=spectrum))
+    fft = FFT_FLOPS * signal.numel() * 12 / timed(lambda: torch.fft.rfft(signal, out=spectrum))
     large = randn(LARGE // 4)
     result = torch.empty_like(large)
     bandwidth = 2 * LARGE / timed(lambda: torch.mul(large, 2.0, out=result))
@@ -96,10 +97,9 @@ def _measure(name: str, device: torch.device) -> Device:
     exp = angles.numel() / timed(lambda: torch.stack((angles.exp() * angles.cos(), angles.exp() * angles.sin())))
     one = randn(8)
     call = timed(lambda: [one + 1 for _ in range(1000)]) / 1000
-    tile, scan = (CPU_TILE, _scan_rate()) if cpu else (CUDA.tile_bytes, 0.0)
-    return Device(
-        name, gemm, complex_gemm, matrix, fft, bandwidth, transpose, fresh, exp, 2 * call, tile, scan, measured=True
-    )
+    tile, scan, spectra = (CPU_TILE, _scan_rate(), _spectra_rate()) if cpu else (CUDA.tile_bytes, 0.0, 0.0)
+    rates = (gemm, complex_gemm, matrix, fft, bandwidth, transpose, fresh, exp, 2 * call)
+    return Device(name, *rates, tile, scan, spectra, measured=True)
 
 
 def _scan_rate() -> float:
@@ -109,3 +109,12 @@ def _scan_rate() -> float:
         return 0.0
     modes, weights = torch.full((128, 1, 1, 4, 2), 0.5), torch.randn(128, 1, 1, 4, 2)
     return 4 * u.numel() / _seconds(lambda: native.scan_forward(u, modes, weights, save=True), u.device)
+
+
+def _spectra_rate() -> float:
+    """Nominal FLOPs a second of real transforms in native code, there and back, or 0 where there is none."""
+    u, length = torch.randn(1024, 1024), 2048
+    if not native.usable(u):
+        return 0.0
+    nominal = 2 * FFT_FLOPS * len(u) * length * math.log2(length)
+    return nominal / _seconds(lambda: native.signal(native.spectrum(u, length), u.shape[1], length), u.device)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from centaurus.kernels.pair import align, pair
+from centaurus.kernels.pair import align
+from centaurus.kernels.precision import full_products
 
 
 def times(x: Tensor, y: Tensor) -> Tensor:
@@ -35,14 +38,80 @@ def generate(weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, out
 
     The sum runs over the indices that ``out`` lacks; the basis kernels themselves never exist.
     """
-    q = math.ceil(math.sqrt(length))
-    blocks = math.ceil(length / q)
-    coarse = powers(log_a, arange(blocks * q, log_a, step=q))  # modes α h
-    fine = powers(log_a, arange(q, log_a), conjugate=True)  # modes ρ h
-    extra = "".join(index for index in weight_indices if index not in modes)
-    weight = align(weight, weight_indices + "η", extra + modes + "η")[..., None, :]
-    k = pair(times(weight, coarse), extra + modes + "αη", fine, modes + "ρη", out + "αρ")
-    return k.reshape(*k.shape[:-2], blocks * q)[..., :length]
+    shared, summed = ("".join(i for i in modes if (i in out) == kept) for kept in (True, False))
+    extra = "".join(i for i in weight_indices if i not in modes)
+    size = dict(zip(weight_indices, weight.shape, strict=False))
+    s, e, m = (math.prod([size[i] for i in group]) for group in (shared, extra, summed))
+    order = shared + extra + summed
+    w = weight.permute([*(weight_indices.index(i) for i in order), len(order)]).reshape(s, e, 1, m, 2)
+    log = log_a.permute([*(modes.index(i) for i in shared + summed), len(modes)]).reshape(s, 1, m, 2)
+    k: Tensor = _Generate.apply(w, log, length)
+    return k.view(*(size[i] for i in shared + extra), length).permute([(shared + extra).index(i) for i in out] + [-1])
+
+
+class _Generate(torch.autograd.Function):
+    """k (s, e, τ) of weights w (s, e, 1, m, 2) and log a (s, 1, m, 2); tables lie as the GEMM reads them."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, log: Tensor, length: int) -> Tensor:
+        bits = max(1, (length - 1).bit_length())
+        low = (bits + 1) // 2
+        doubled = _powers_of_two(log, bits)
+        fine = _products(doubled[:low], 1 << low).conj_physical()  # s ρ m
+        coarse = _products(doubled[low:] or doubled, -(-length >> low))  # s α m
+        left = torch.view_as_complex(w.contiguous()) * coarse[:, None]  # s e α m
+        ctx.save_for_backward(w, coarse, fine, left)
+        ctx.length = length
+        k = torch.bmm(_parts(left), _parts(fine).mT)
+        return k.view(*w.shape[:2], -1)[..., :length].contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        w, coarse, fine, left = ctx.saved_tensors
+        s, e, m = len(w), w.shape[1], w.shape[3]
+        q, blocks = fine.shape[1], coarse.shape[1]
+        whole = torch.nn.functional.pad(grad, (0, blocks * q - ctx.length)).view(s, e * blocks, q)
+        with full_products():
+            d_left = _complex(torch.bmm(whole, _parts(fine)), s, e, blocks, m)
+            d_fine = _complex(torch.bmm(whole.mT, _parts(left)), s, q, m)
+        d_weight = torch.view_as_real((d_left * coarse[:, None].conj()).sum(2, keepdim=True))
+        # d exp(z τ) is τ exp(z τ) dz: the gradient of log a sums the tables' own times their conjugates, by τ.
+        about = (d_left * left.conj()).sum(1) if e > 1 else (d_left * left.conj()).view(s, blocks, m)
+        turns = torch.view_as_real(d_fine.conj() * fine).flatten(2)
+        steps = arange(q, grad)
+        with full_products():
+            d_log = (q * arange(blocks, grad)) @ torch.view_as_real(about).flatten(2) + steps @ turns
+        return d_weight, d_log.view(s, 1, m, 2), None
+
+
+def _powers_of_two(log: Tensor, count: int) -> list[Tensor]:
+    """a, a^2, a^4 …, each (s, 1, m), complex, of log a (s, 1, m, 2). Doubling an angle is exact."""
+    growth, angle = (log.movedim(-1, 0)[:, None] * 2.0 ** arange(count, log)[:, None, None, None]).unbind()  # … s 1 m
+    size = growth.exp()
+    return list(torch.view_as_complex(torch.stack((size * angle.cos(), size * angle.sin()), -1)))
+
+
+def _products(doubled: list[Tensor], count: int) -> Tensor:
+    """a^0 … a^(count - 1) (s, τ, m), each half by one product from the half before it."""
+    s, _, m = doubled[0].shape
+    table = doubled[0].new_empty(s, count, m)
+    table[:, :1] = 1
+    for bit, power in enumerate(doubled):
+        start = 1 << bit
+        more = min(count - start, start)
+        if more > 0:
+            torch.mul(table[:, :more], power, out=table[:, start : start + more])
+    return table
+
+
+def _parts(x: Tensor) -> Tensor:
+    """Complex (s, …, m) as matrices (s, …, m · 2)."""
+    return torch.view_as_real(x).view(len(x), -1, 2 * x.shape[-1])
+
+
+def _complex(x: Tensor, *shape: int) -> Tensor:
+    return torch.view_as_complex(x.view(*shape, 2))
 
 
 def toeplitz(k: Tensor, rows: int, columns: int, lag: int = 0) -> Tensor:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from centaurus.kernels.bins import Bins
 from centaurus.kernels.calibrate import current
 from centaurus.kernels.chain import Chain
 from centaurus.kernels.modes import chunk_tables, generate, toeplitz
@@ -102,6 +103,10 @@ class Program:
             return 1, True
         largest = max(self._numbers(v, batch) for step in path for v in (*step.inputs[:1], step.output))
         for step in path:
+            if step.kind in ("dft", "fft"):  # spectra in between
+                for value in (step.inputs[0], step.output):
+                    count = self._numbers(value, batch) // self.samples * (self.plan.fft_length + 2)
+                    largest = max(largest, count)
             if step.kind == "chunked":
                 states = "".join(i for i in self.plan.modes + step.inputs[0].indices if i != batch)
                 chunks = -(-self.samples // step.chunk)
@@ -130,6 +135,8 @@ class Program:
             return Mix(x.indices, y.indices, out.indices, length), 1, lambda values, log_a: [values[y.number]]
         if step.kind == "multiply":
             return self._multiply(step)
+        if step.kind in ("dft", "fft"):
+            return self._bins(step)
         if step.kind == "direct":
             return self._direct(step)
         return self._scan(step) if step.kind == "scan" else self._chunked(step)
@@ -147,6 +154,13 @@ class Program:
             sizes = tuple((i, self.size[i]) for i in y.indices if i in self.size)
             link = Multiply(x.indices, y.indices, step.output.indices, self.plan.fft_length, sizes, samples)
         return link, 1, lambda values, log_a: [values[number][..., :samples] if samples else values[number]]
+
+    def _bins(self, step: Step) -> tuple[Link, int, Maker]:
+        x, y = step.inputs
+        lags = self.plan.kernel_length
+        sizes = tuple((i, self.size[i]) for i in y.indices if i in self.size)
+        link = Bins(x.indices, y.indices, step.output.indices, self.plan.fft_length, sizes, step.kind == "fft")
+        return link, 1, lambda values, log_a: [values[y.number][..., :lags]]
 
     def _direct(self, step: Step) -> tuple[Link, int, Maker]:
         x, y = step.inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -83,6 +84,36 @@ def scan_backward(u: Tensor, grad: Tensor, a: Tensor, w: Tensor, saved: Tensor) 
     arguments = [x.data_ptr() for x in (u, grad, a, w, saved, du)]
     _run(parts, lambda part, first, last: run(*arguments, _at(da[part]), _at(dw[part]), sizes, first, last))
     return du, da.sum(0), dw.sum(0)
+
+
+@lru_cache(maxsize=64)
+def _roots(length: int) -> Tensor:
+    """e^(-2πi k / length), as pairs."""
+    angles = torch.arange(length, dtype=torch.float64) * (-2 * math.pi / length)
+    return torch.stack((angles.cos(), angles.sin()), 1).float()
+
+
+def spectrum(u: Tensor, length: int) -> Tensor:
+    """Return half spectra (length / 2 + 1, 2, rows) of signals (rows, t), zero-padded to an even 5-smooth length."""
+    rows, samples = u.shape
+    out = u.new_empty(length // 2 + 1, 2, rows)
+    return _transform("spectrum", u, out, rows, samples, length)
+
+
+def signal(spectra: Tensor, samples: int, length: int) -> Tensor:
+    """Return the adjoint of ``spectrum``: Re Σ_f X[f] e^(2πi f t / length), (rows, samples)."""
+    rows = spectra.shape[2]
+    return _transform("signal", spectra, spectra.new_empty(rows, samples), rows, samples, length)
+
+
+def _transform(name: str, x: Tensor, out: Tensor, rows: int, samples: int, length: int) -> Tensor:
+    kernels, lanes = library(), status().lanes
+    assert kernels is not None
+    run = getattr(kernels, f"centaurus_{name}")
+    arguments = [x.data_ptr(), out.data_ptr(), _roots(length).data_ptr(), rows, samples, length]
+    work = 2.5 * rows * length * math.log2(length)
+    _run(_parts(-(-rows // lanes), work), lambda part, first, last: run(*arguments, first, last))
+    return out
 
 
 def compressed_differences(

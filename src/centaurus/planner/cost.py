@@ -26,8 +26,9 @@ TRANSFORM_CALLS = 2  # pad and transform
 TILE_CALLS = 8  # slice, permute and accumulate for every further tile
 SPECTRUM_PASSES = 1.5  # a complex product element by element, against a pass over real numbers of the same size
 PARTS_PASSES = 3  # a complex contraction outside the chain: real and imaginary parts taken apart and joined
-GENERATE_CALLS = 14  # two tables of powers, their product and the reshapes
-GENERATE_PASSES = 3  # over the left table: powers, times the weight, in GEMM order
+BINS_PASSES = 1.5  # over the matrices of a kernel's bins: four quarters written, or added
+BINS_CALLS = 8
+GENERATE_CALLS = 20  # powers of two, two tables by doubling, their product and the reshapes
 TOEPLITZ_PASSES = 3  # tile, cut and arrange
 TOEPLITZ_CALLS = 6
 TOEPLITZ_COPIES = 3  # bytes of a Toeplitz table that stay for backward, in tables
@@ -160,16 +161,17 @@ def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> C
 
 
 def generate(r: Rates, weight: str, modes: str, out: str) -> Cost:
-    """The kernel from its modes, by the split exponential."""
-    q = math.ceil(math.sqrt(r.kernel))
-    tables = 2.0 * q * r.count(modes)
+    """The kernel from its modes, by the split exponential: powers of two, tables by products, and one GEMM."""
+    bits = max(1, (r.kernel - 1).bit_length())
+    fine = 1 << (bits + 1) // 2
+    coarse = math.ceil(r.kernel / fine)
     shared = r.count(both(modes, out))
     summed = 2 * r.count(only(modes, out))
     extra = r.count(only(weight, modes))
-    left = q * r.count(weight) * 2.0
-    gemm = r.gemm(shared, extra * q, summed, q)
-    thin = tables / r.device.exp + r.moved(GENERATE_PASSES * left) + GENERATE_CALLS * r.device.call
-    flops = 2.0 * shared * extra * q * summed * q
+    tables = 2.0 * ((fine + coarse) * r.count(modes) + coarse * r.count(weight))
+    gemm = r.gemm(shared, extra * coarse, summed, fine)
+    thin = bits * r.count(modes) / r.device.exp + r.moved(tables) + GENERATE_CALLS * r.device.call
+    flops = 2.0 * shared * extra * coarse * summed * fine
     return r.done(flops, gemm + thin, 2 * gemm + 2 * thin, r.count(out) * r.kernel, signal=False)
 
 
@@ -201,6 +203,37 @@ def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
     if tiles > 1:  # what is computed again stops before the product
         back -= r.turned(outof) + r.turned(kernel) + product
     return r.done(flops, forward, back, result, signal=True)
+
+
+def bins(r: Rates, x: str, k: str, out: str, native: bool) -> Cost:
+    """Transforms that lay the bins outermost, a real GEMM for every bin between them; natively, or as products."""
+    summed, own, fresh = r.count(both(x, k)), r.count(only(x, k)), r.count(only(k, x))
+    numbers = 2 * r.count(out) * r.bins
+    tiles = r.tiles(max(2 * r.count(x) * r.bins, numbers) / r.rows)
+    columns = max(1.0, own / tiles)
+
+    def spectra(rows: float, samples: int) -> float:
+        if native:
+            return r.transform_flops(rows) / r.device.spectra + r.device.call
+        return r.gemm(1, 2 * r.bins, samples, rows)
+
+    product = tiles * r.gemm(r.bins, 2 * fresh, 2 * summed, columns)
+    into, outof = spectra(r.count(x), r.samples), spectra(r.count(out), r.samples)
+    copies = r.moved((r.count(x) + r.count(out)) * r.samples)
+    weights = 4 * r.count(k) * r.bins
+    kernel = spectra(r.count(k), r.kernel) + BINS_PASSES * r.moved(weights) + BINS_CALLS * r.device.call
+    forward = into + product + outof + copies + kernel
+    back = (
+        into
+        + outof
+        + tiles * (r.gemm(r.bins, 2 * summed, 2 * fresh, columns) + r.gemm(r.bins, 2 * fresh, columns, 2 * summed))
+    )
+    back += copies + kernel + (tiles - 1) * r.moved(weights)
+    if tiles > 1:  # what is computed again stops before the product
+        back -= product + outof + kernel
+    flops = float(COMPLEX_FLOPS) * r.bins * summed * own * fresh + r.transform_flops(r.count(x) + r.count(out))
+    cost = r.done(flops, forward, back, max(2 * r.count(x) * r.bins, numbers), signal=True, keeps=True)
+    return Cost(cost.flops, cost.seconds, cost.backward, cost.kept + weights * REAL, cost.transient + weights * REAL)
 
 
 def direct(r: Rates, x: str, k: str, out: str) -> Cost:

@@ -31,6 +31,7 @@ class Device:
     call: float  # seconds to start one operation
     tile_bytes: int  # largest intermediate of a tile of the batch
     scan: float = 0.0  # samples of modes through the native recurrence; 0 where there is none
+    spectra: float = 0.0  # nominal FLOPs of a real transform in native code, transposed; 0 where there is none
     measured: bool = True
 
     @staticmethod
@@ -38,7 +39,7 @@ class Device:
         """Return the stored calibration of this machine, or the default profile of that name (``cpu``, ``cuda``, …).
 
         Rates are those of ``threads`` (all cores if not given), or of the nearest number of threads that is known.
-        The native recurrence is only in it with ``native``: not every process has it.
+        Rates of native code are only in it with ``native``: not every process has that.
         """
         return _stored(name, threads or os.cpu_count() or 1, native)
 
@@ -58,7 +59,7 @@ class Device:
         if not isinstance(data, dict) or set(data) != known:
             raise ValueError(f"{path} is not a device profile of this version; run 'centaurus calibrate' again")
         for key, value in data.items():
-            if key in ("name", "measured") or (key == "scan" and value == 0):
+            if key in ("name", "measured") or (key in ("scan", "spectra") and value == 0):
                 continue
             if not (_is_number(value) and 0 < value < math.inf):
                 raise ValueError(
@@ -105,7 +106,7 @@ CPU = Device(
 CPUS = {1: ONE, 2: CPU}
 """Default profiles by threads."""
 
-SCAN = 3e9  # the native recurrence on one of these cores
+SCAN, SPECTRA = 3e9, 26e9  # native code on one of these cores
 
 CUDA = Device(
     name="cuda (unmeasured)",
@@ -142,5 +143,5 @@ def _stored(name: str, threads: int, native: bool) -> Device:
         device = Device.read(Device.path(_nearest(counts, threads)))
     else:
         known = _nearest(CPUS, threads)
-        device = replace(CPUS[known], scan=known * SCAN)
-    return device if native else replace(device, scan=0.0)
+        device = replace(CPUS[known], scan=known * SCAN, spectra=known * SPECTRA)
+    return device if native else replace(device, scan=0.0, spectra=0.0)

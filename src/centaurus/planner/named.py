@@ -10,7 +10,7 @@ from centaurus.planner.expression import Expression
 from centaurus.planner.plan import Plan
 from centaurus.planner.search import Filter, plan_expression
 
-OTHERS = ("chunked", "direct", "scan")  # convolutions that the paper does not have
+OTHERS = ("chunked", "direct", "scan", "dft", "fft")  # convolutions that the paper does not have
 NAMES = ("planned", "natural", "paper", "full-kernel")
 
 

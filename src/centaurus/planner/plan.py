@@ -9,7 +9,15 @@ from typing import Any
 from centaurus.planner.expression import Expression
 
 WIDTH = 80  # columns of a printed plan
-MARKS = {"generate": "gen ", "multiply": "× ", "direct": "∗ ", "chunked": "∗{} ", "scan": "scan "}
+MARKS = {
+    "generate": "gen ",
+    "multiply": "× ",
+    "direct": "∗ ",
+    "chunked": "∗{} ",
+    "scan": "scan ",
+    "dft": "dft ",
+    "fft": "fft ",
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Value:
 class Step:
     """One operation with what it costs."""
 
-    kind: str  # contract | generate | rfft | irfft | multiply | direct | chunked | scan
+    kind: str  # contract | generate | rfft | irfft | multiply | dft | fft | direct | chunked | scan
     inputs: tuple[Value, ...]
     output: Value
     flops: float

@@ -19,6 +19,7 @@ Filter = Callable[[int, int, str, str], bool]
 """Whether a step of this kind from this domain may take these sets of operands (the second 0 for a transform)."""
 CHUNKS = (16, 32, 64, 128)  # samples of a chunk that are tried
 LONGEST_DIRECT = 512  # lags of a kernel above which a Toeplitz GEMM is never the fastest
+LONGEST_DFT = 1024  # points of a transform above which a product with its table is never the fastest
 FRONT = 4  # entries of a state that are kept for their speed: the best plan and as many runners-up need them
 RUNNERS_UP = 4
 
@@ -164,8 +165,14 @@ class Search:
         z = self.indices(out)
         if a.domain == b.domain == "frequency":
             yield out, "multiply", cost.multiply(r, x, y, z), 0
-        elif a.domain == b.domain == "time" and r.kernel <= LONGEST_DIRECT:
-            yield out, "direct", cost.direct(r, x, y, z), min(r.kernel, r.samples)
+        elif a.domain == b.domain == "time":
+            if r.kernel <= LONGEST_DIRECT:
+                yield out, "direct", cost.direct(r, x, y, z), min(r.kernel, r.samples)
+            if set(x) & set(y) and not set(x) & set(y) & set(z):  # channels are summed, and none is shared
+                if self.fft <= LONGEST_DFT:
+                    yield out, "dft", cost.bins(r, x, y, z, native=False), 0
+                if r.device.spectra:
+                    yield out, "fft", cost.bins(r, x, y, z, native=True), 0
         elif a.domain == "time" and b.domain == "modes":
             p = self.problem
             if p.phase and p.phase not in x:

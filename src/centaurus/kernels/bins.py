@@ -1,0 +1,129 @@
+"""Convolution by spectra that lie in memory as the products of their bins want them: bins outermost, all real."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from centaurus.kernels.ops import Backward, Link, Tensors, bin_weights
+from centaurus.native import functions as native
+
+
+@lru_cache(maxsize=32)
+def _table(samples: int, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The real transform as a matrix (bins · 2, samples)."""
+    bins, time = torch.arange(length // 2 + 1), torch.arange(samples)
+    angles = (bins[:, None] * time % length).double() * (2 * math.pi / length)
+    return torch.stack((angles.cos(), -angles.sin()), 1).flatten(0, 1).to(device, dtype)
+
+
+@dataclass(frozen=True)
+class Bins(Link):
+    """Convolve with a kernel, summing channels: transform, one real GEMM for every bin, transform back.
+
+    With F from (rows, t) to (bins, 2, rows) the convolution is Fᵀ W F, where W has the kernel's spectrum as real
+    matrices (bins, 2 new, 2 summed), times Parseval's weights. F and Fᵀ also do the transpositions: by native code (and
+    by torch where a tensor is not for it), or as products with a table, which pays for short signals. The tensor is the
+    kernel in time.
+    """
+
+    signal: str
+    other: str
+    out: str
+    length: int
+    sizes: tuple[tuple[str, int], ...]  # of the kernel's indices
+    native: bool
+
+    wants_input = False
+
+    def _channels(self) -> tuple[str, str, str]:
+        """Indices that are summed, the signal's own, and new from the kernel."""
+        signal, other = self.signal[:-1], self.other[:-1]
+        return (
+            "".join(i for i in signal if i in other),
+            "".join(i for i in signal if i not in other),
+            "".join(i for i in other if i not in signal),
+        )
+
+    def _spectra(self, x: Tensor, indices: str, channels: str, own: str) -> Tensor:
+        """(…, t) in any order to (bins, 2 · channels, own)."""
+        x = x.permute([indices.index(i) for i in channels + own + indices[-1]])
+        columns = math.prod(x.shape[len(channels) : -1])
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        if not self.native:
+            found = _table(rows.shape[1], self.length, x.dtype, x.device) @ rows.mT
+        elif native.usable(rows):
+            found = native.spectrum(rows, self.length)
+        else:
+            found = torch.view_as_real(torch.fft.rfft(rows, n=self.length)).permute(1, 2, 0).contiguous()
+        return found.view(self.length // 2 + 1, -1, columns)
+
+    def _signals(self, spectra: Tensor, samples: int) -> Tensor:
+        """The adjoint: (bins, 2 · channels, own) to (channels · own, t)."""
+        if not self.native:
+            table = _table(samples, self.length, spectra.dtype, spectra.device)
+            return spectra.view(len(table), -1).mT @ table
+        parts = spectra.view(len(spectra), 2, -1)
+        if native.usable(parts):
+            return native.signal(parts, samples, self.length)
+        bins = torch.view_as_complex(parts.permute(2, 0, 1).contiguous())
+        return torch.fft.irfft(bins / bin_weights(bins, self.length), n=self.length)[:, :samples].contiguous()
+
+    def _ordered(self, rows: Tensor, channels: str, sizes: dict[str, int], out: str) -> Tensor:
+        """(channels · own, t) in the order of ``out``."""
+        order = channels + "".join(i for i in out[:-1] if i not in channels) + out[-1]
+        return rows.view([*(sizes[i] for i in order[:-1]), -1]).permute([order.index(i) for i in out])
+
+    def _weights(self, k: Tensor) -> Tensor:
+        """Parseval's weights of the bins, for tensors (bins, 2, new, summed)."""
+        return bin_weights(k.new_empty(self.length // 2 + 1), self.length)[:, None, None, None]
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """The matrices W: (re, -im) above (im, re)."""
+        summed, _, fresh = self._channels()
+        k = tensors[0]
+        spectra = self._spectra(k, self.other, fresh, summed)
+        f, rows, columns = spectra.shape
+        re, im = (spectra.view(f, 2, rows // 2, columns) * self._weights(k)).unbind(1)
+        w = k.new_empty(f, 2, rows // 2, 2, columns)
+        w[:, 0, :, 0], w[:, 1, :, 1], w[:, 1, :, 0] = re, re, im
+        torch.neg(im, out=w[:, 0, :, 1])
+        return [w.view(f, rows, 2 * columns)]
+
+    def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
+        """From the gradient of W to that of the kernel in time."""
+        summed, _, fresh = self._channels()
+        f, rows, columns = totals[0].shape
+        total = totals[0].view(f, 2, rows // 2, 2, columns // 2)
+        re, im = total[:, 0, :, 0] + total[:, 1, :, 1], total[:, 1, :, 0] - total[:, 0, :, 1]
+        k = tensors[0]
+        sizes = dict(zip(self.other, k.shape, strict=True))
+        spectra = torch.stack((re, im), 1) * self._weights(k)
+        return [self._ordered(self._signals(spectra.flatten(1, 2), k.shape[-1]), fresh + summed, sizes, self.other)]
+
+    def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
+        fresh = self._channels()[2]
+        spectra = self.recall(x, tensors)
+        y = self._signals(torch.bmm(tensors[0], spectra), x.shape[-1])
+        sizes = dict(zip(self.signal, x.shape, strict=True)) | dict(self.sizes)
+        return self._ordered(y, fresh, sizes, self.out), spectra
+
+    def recall(self, x: Tensor, tensors: Tensors) -> Any:
+        summed, own, _ = self._channels()
+        return self._spectra(x, self.signal, summed, own)
+
+    def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
+        summed, _, fresh = self._channels()
+        own = "".join(i for i in self.out[:-1] if i not in fresh)
+        spectra = self._spectra(grad, self.out, fresh, own)
+        kernel = torch.bmm(spectra, kept.mT)
+        if not want_x:
+            return None, [kernel]
+        sizes = dict(zip(self.out, grad.shape, strict=True)) | dict(self.sizes)
+        back = self._signals(torch.bmm(tensors[0].mT, spectra), grad.shape[-1])
+        return self._ordered(back, summed, sizes, self.signal), [kernel]
