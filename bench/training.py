@@ -19,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from host import limits
-
 RATE = 16_000
 NETWORKS = {  # rows and samples of a batch
     "denoiser/spectral-32": (11, 3 * RATE),
@@ -40,10 +38,13 @@ def training_step(name: str, rounded: bool) -> Callable[[], None]:
     import torch
 
     import centaurus as ct
-    from centaurus.train.loop import keep_memory
     from centaurus.train.losses import RELATIVE_LOSSES, to_unit
     from centaurus.train.optim import OPTIMIZERS
 
+    try:
+        from centaurus.train.loop import keep_memory
+    except ImportError:  # where an older version has it
+        from centaurus.train.memory import keep_memory  # type: ignore[import-not-found, no-redef]
     keep_memory()
     torch.manual_seed(0)
     rows, samples = NETWORKS[name]
@@ -120,6 +121,8 @@ class Version:
 
 def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
     """Let every version take turns; return seconds, audio-seconds a second, ratios and memory."""
+    from host import limits
+
     from centaurus.kernels.precision import why_no_bf16
 
     own = str(Path(__file__).parent.parent / "src")

@@ -71,7 +71,7 @@ class _Generate(torch.autograd.Function):
         w, coarse, fine, left = ctx.saved_tensors
         s, e, m = len(w), w.shape[1], w.shape[3]
         q, blocks = fine.shape[1], coarse.shape[1]
-        whole = torch.nn.functional.pad(grad, (0, blocks * q - ctx.length)).view(s, e * blocks, q)
+        whole = torch.nn.functional.pad(grad, (0, blocks * q - ctx.length)).reshape(s, e * blocks, q)
         with full_products():
             d_left = _complex(torch.bmm(whole, _parts(fine)), s, e, blocks, m)
             d_fine = _complex(torch.bmm(whole.mT, _parts(left)), s, q, m)

@@ -38,7 +38,7 @@ CHUNK_TABLE_POWERS = 4  # real numbers of the weighted powers, for each weight a
 CHUNK_TABLE_KEPT = 8  # the same, kept for backward with their gradients
 CHUNK_TURNS = 6  # transpositions of states that are driven and read along different indices
 LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, against the scan
-SCAN_BACKWARD = 3.0  # the native recurrence: states again, adjoint states and four gradients, against forward
+SCAN_BACKWARD = 2.5  # the native recurrence: states again, adjoint states and four gradients, against forward
 SCAN_BLOCK = 64  # samples between the states that it keeps
 
 
