@@ -103,6 +103,17 @@ def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
             yield piece
 
 
+class _Forward(soundfile.SoundFile):
+    """A file that is read from one place on: after every read SoundFile seeks to where it is already.
+
+    libsndfile's MP3 decoder starts anew at a seek, without the bits that earlier frames hold for the next one: pieces
+    would not be the whole.
+    """
+
+    def seekable(self) -> bool:
+        return False
+
+
 class Decoder:
     """A sound file open for reading, with all its parts (``containers``) one after another."""
 
@@ -127,10 +138,11 @@ class Decoder:
             raise AudioError("its parts differ in rate or channels: split it first", path)
         self.frames: int = sum(x.frames for x in self._parts)
         self._part = 0
+        self._at = 0  # frames of this part that have been read
 
     def _open(self, source: Any) -> Any:
         try:
-            return soundfile.SoundFile(source)
+            return _Forward(source)
         except soundfile.SoundFileError as error:
             raise AudioError(f"is not a readable audio file: {_reason(error)}", self.path) from error
         except TypeError as error:
@@ -151,8 +163,9 @@ class Decoder:
             if frame <= part.frames or number == len(self._parts) - 1:
                 break
             frame -= part.frames
+        self._at = min(frame, self._parts[self._part].frames)
         try:
-            self._parts[self._part].seek(min(frame, self._parts[self._part].frames))
+            self._parts[self._part].seek(self._at)
             for part in self._parts[self._part + 1 :]:
                 part.seek(0)
         except soundfile.SoundFileError as error:
@@ -166,19 +179,22 @@ class Decoder:
             left -= pieces[-1].shape[-1] if frames >= 0 else 0
             if left == 0 or self._part == len(self._parts) - 1:
                 break
-            self._part += 1
+            self._part, self._at = self._part + 1, 0
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
 
     def _decode(self, frames: int) -> Samples:
         part = self._parts[self._part]
-        if part.channels * max(frames, part.frames if frames < 0 else 0) > MOST_SAMPLES:
+        left = part.frames - self._at
+        count = left if frames < 0 else min(frames, left)
+        if part.channels * count > MOST_SAMPLES:
             raise AudioError(f"has {part.frames:,} frames of {part.channels} channels: read it in blocks", self.path)
-        try:  # some encodings cannot be sought, and libsndfile does not know what is left of them
-            x: Samples = part.read(part.frames if frames < 0 else frames, dtype="float32", always_2d=True)
+        try:
+            x: Samples = part.read(count, dtype="float32", always_2d=True)
         except soundfile.SoundFileError as error:
             raise AudioError(f"is damaged: {_reason(error)}", self.path) from error
         if not np.isfinite(x).all():
             raise AudioError("holds samples that are not finite numbers", self.path)
+        self._at += len(x)
         return np.ascontiguousarray(x.T)
 
 
@@ -278,8 +294,11 @@ class Writer:
         with opened(self._temporary) as file:
             if file.truncated:
                 raise AudioError(file.truncated)
-            file.seek(max(0, self.frames - file.samplerate))
-            there = max(0, self.frames - file.samplerate) + file.read(2 * file.samplerate).shape[-1]
+            there = 0 if self.format == "MP3" else max(0, self.frames - file.samplerate)  # MP3: see _Forward
+            if there:
+                file.seek(there)
+            while read := file.read(file.samplerate).shape[-1]:
+                there += read
             if there < self.frames or (file.frames != self.frames and EXACT.get(self.format, True)):
                 raise AudioError(f"{there} of {self.frames} frames were there afterwards")
 
