@@ -75,6 +75,27 @@ def test_a_video_keeps_its_pictures(on_path: str, tmp_path: Path) -> None:
     assert soundfile.info(tmp_path / "clean.wav").subtype == "PCM_16"
 
 
+@needs_ffmpeg
+@pytest.mark.usefixtures("echo")
+@pytest.mark.parametrize("name", ["clean.mp4", "clean.mkv"])
+def test_sound_that_starts_late_stays_with_its_pictures(name: str, on_path: str, tmp_path: Path) -> None:
+    pictures = ["-f", "lavfi", "-i", "testsrc=size=64x64:rate=10:duration=1.5"]
+    late = ["-itsoffset", "0.7", "-f", "lavfi", "-i", "sine=frequency=440:sample_rate=16000:duration=0.5"]
+    subtitles = tmp_path / "words.srt"
+    subtitles.write_text("1\n00:00:00,100 --> 00:00:01,000\nhello\n")
+    source = tmp_path / "talk.mp4"
+    streams = ["-map", "0:v", "-map", "1:a", "-map", "2:s", "-c:s", "mov_text", "-metadata", "title=A talk"]
+    command = [on_path, "-loglevel", "error", *pictures, *late, "-i", str(subtitles), *streams, str(source)]
+    subprocess.run(command, check=True)
+    FileDenoiser(Options()).run(Job(source, tmp_path / name))
+    x = np.concatenate(list(ffmpeg.from_container(tmp_path / name).blocks), 1)[0]
+    assert np.flatnonzero(np.abs(x) > 0.02)[0] / 16_000 == pytest.approx(0.7, abs=0.1)  # an encoder's delay
+    told = subprocess.run([on_path, "-hide_banner", "-i", str(tmp_path / name)], capture_output=True, text=True).stderr
+    kinds = ["Video", "Audio", "Subtitle"]
+    assert [kind for line in told.splitlines() for kind in kinds if f": {kind}:" in line] == kinds
+    assert "A talk" in told
+
+
 def hashes(program: str, path: Path) -> str:
     """The checksum of the pictures as they are stored."""
     command = [program, "-loglevel", "error", "-i", str(path), "-map", "0:v", "-c", "copy", "-f", "streamhash", "-"]
@@ -85,8 +106,18 @@ def hashes(program: str, path: Path) -> str:
 def test_what_holds_no_audio_is_refused(on_path: str, tmp_path: Path) -> None:
     broken = tmp_path / "talk.mp4"
     broken.write_bytes(b"this is not a film" * 100)
-    with pytest.raises(AudioError, match=r"talk\.mp4: no audio could be decoded: .*[Ii]nvalid"):
+    with pytest.raises(AudioError, match=r"talk\.mp4: no audio could be decoded: (moov atom|.*[Ii]nvalid)"):
         ffmpeg.from_container(broken)
+    silent = tmp_path / "silent.mp4"
+    picture = ["-f", "lavfi", "-i", "testsrc=size=64x64:rate=10:duration=0.2"]
+    subprocess.run([on_path, "-loglevel", "error", *picture, str(silent)], check=True)
+    with pytest.raises(AudioError, match=r"silent\.mp4: no audio could be decoded: it has no audio track"):
+        ffmpeg.from_container(silent)
+    with (
+        pytest.raises(OutputError, match=r"could not be written by ffmpeg: Only VP8"),
+        ffmpeg.ContainerSink(tmp_path / "x.webm", Layout(16_000, 1), silent) as sink,
+    ):
+        sink.write(np.zeros((1, 16_000), np.float32))
     playlist = tmp_path / "list.mp4"
     playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
     with pytest.raises(AudioError, match="no audio could be decoded"):

@@ -25,6 +25,9 @@ from centaurus.system import OutputError, replacing
 AUDIO = {".m4a": "ipod", ".aac": "adts", ".wma": "asf", ".mka": "matroska"}
 VIDEO = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm", ".avi": "avi"}
 CONTAINERS = AUDIO | VIDEO
+AAC = ("-c:a", "aac")  # for Matroska, where ffmpeg's own choice is an encoder that not every build has
+# Silence where the audio of a video starts late or has gaps: times are those of the pictures.
+ON_TIME = ("-af", "aresample=async=1:first_pts=0")
 QUIET = ("-nostdin", "-hide_banner", "-loglevel", "error")
 LOCAL = ("-protocol_whitelist", "file,pipe")  # a playlist may name other places: those are not read
 CODEC_SLACK = 0.25  # seconds by which a codec's last frame may fall short of the samples
@@ -71,12 +74,17 @@ def _cut(path: str | os.PathLike[str]) -> str:
 
 
 def from_container(path: str | os.PathLike[str]) -> Source:
-    """The first audio track of a file, decoded as it is read. One that is cut short is an error."""
+    """The first audio track of a file, decoded as it is read; from a video at the times of its pictures.
+
+    One that is cut short is an error.
+    """
     if not Path(path).is_file():
         raise AudioError("no such file", path)
     if cut := _cut(path):
         raise AudioError(f"is cut short: {cut}", path)
-    command = [program(path), *QUIET, *LOCAL, "-i", _file(path), "-map", "0:a:0", "-c:a", "pcm_f32le", "-f", "wav", "-"]
+    times = ON_TIME if Path(path).suffix.lower() in VIDEO else ()
+    decoded = ["-map", "0:a:0", *times, "-c:a", "pcm_f32le", "-f", "wav", "-"]
+    command = [program(path), *QUIET, *LOCAL, "-i", _file(path), *decoded]
     complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process' blocks)
     process: subprocess.Popen[bytes] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints)
     assert process.stdout is not None
@@ -85,7 +93,7 @@ def from_container(path: str | os.PathLike[str]) -> Source:
     except AudioError as error:
         process.stdout.close()
         process.wait()
-        raise AudioError(f"{path}: no audio could be decoded: {_last(complaints)}") from error
+        raise AudioError(f"{path}: no audio could be decoded: {_reason(complaints)}") from error
     return Source(str(path), Layout(reader.layout.rate, reader.layout.channels), _blocks(reader, process, complaints))
 
 
@@ -94,7 +102,7 @@ def _blocks(reader: Reader, process: subprocess.Popen[bytes], complaints: Any) -
     try:
         yield from reader
         if process.wait():
-            raise AudioError(f"{reader.name}: could not be decoded to its end: {_last(complaints)}")
+            raise AudioError(f"{reader.name}: could not be decoded to its end: {_reason(complaints)}")
     finally:
         process.stdout.close()
         process.kill()
@@ -103,9 +111,10 @@ def _blocks(reader: Reader, process: subprocess.Popen[bytes], complaints: Any) -
 
 
 class ContainerSink:
-    """Audio into a container that ffmpeg writes; video and subtitles of ``original`` are copied beside it.
+    """Audio into a container that ffmpeg writes: ``original`` with its audio replaced, if that is one as well.
 
-    The file appears whole or not at all.
+    Video is copied, and so are title and tags; subtitles too, or converted for another kind of container. The file
+    appears whole or not at all.
     """
 
     def __init__(
@@ -116,16 +125,16 @@ class ContainerSink:
         overwrite: bool = False,
     ) -> None:
         self.path, self.layout, self.frames = Path(path), layout, 0
-        suffix = self.path.suffix.lower()
-        keeps = original is not None and suffix in VIDEO and Path(original).suffix.lower() in VIDEO
+        kind = CONTAINERS[self.path.suffix.lower()]
         raw = ["-f", "f32le", "-ar", str(layout.rate), "-ac", str(layout.channels), "-i", "pipe:0"]
-        other = [*LOCAL, "-i", _file(original)] if keeps and original is not None else []
-        copied = ["-map", "1:v?", "-map", "1:s?", "-c:v", "copy", "-c:s", "copy"] if keeps else []
+        codec = AAC if kind == "matroska" else ()
         self._stack = ExitStack()
         self._complaints = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         self._temporary = self._stack.enter_context(replacing(self.path, overwrite, original))
-        target = ["-f", CONTAINERS[suffix], "-y", _file(self._temporary)]
-        command = [program(path), *QUIET[1:], *raw, *other, "-map", "0:a", *copied, *target]
+        inputs, video, subtitles = _kept(original, self.path)
+        audio = ["-map", f"{1 if inputs else 0}:a", *codec]
+        target = ["-f", kind, "-y", _file(self._temporary)]
+        command = [program(path), *QUIET[1:], *inputs, *raw, *video, *audio, *subtitles, *target]
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._complaints
         )
@@ -174,7 +183,19 @@ class ContainerSink:
 
     def _failure(self) -> OutputError:
         self._process.wait()
-        return OutputError(f"could not be written by ffmpeg: {_last(self._complaints)}", self.path)
+        return OutputError(f"could not be written by ffmpeg: {_reason(self._complaints)}", self.path)
+
+
+def _kept(original: str | os.PathLike[str] | None, path: Path) -> tuple[list[str], list[str], list[str]]:
+    """Options of ffmpeg for what ``path`` takes over from ``original``: the input, its video and its subtitles."""
+    if original is None or not is_container(original):
+        return [], [], []
+    inputs = [*LOCAL, "-i", _file(original)]
+    before, after = Path(original).suffix.lower(), path.suffix.lower()
+    if before != after and not (before in VIDEO and after in VIDEO):
+        return inputs, [], []
+    copied = ["-c:s", "copy"] if CONTAINERS[before] == CONTAINERS[after] else []
+    return inputs, ["-map", "0:v?", "-c:v", "copy"], ["-map", "0:s?", *copied]
 
 
 def _file(path: str | os.PathLike[str]) -> str:
@@ -182,7 +203,10 @@ def _file(path: str | os.PathLike[str]) -> str:
     return f"file:{Path(path).absolute()}"
 
 
-def _last(complaints: Any) -> str:
+def _reason(complaints: Any) -> str:
+    """The first thing that ffmpeg complained about, without the part of it that did; the others follow from it."""
     complaints.seek(0)
-    lines = complaints.read().decode(errors="replace").strip().splitlines()
-    return lines[-1][:200] if lines else "it says nothing about why"
+    first = complaints.read().decode(errors="replace").strip().partition("\n")[0]
+    if "matches no streams" in first:
+        return "it has no audio track"
+    return re.sub(r"^\[[^]]*\] ", "", first)[:200] or "ffmpeg does not say why"

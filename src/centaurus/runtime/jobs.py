@@ -84,7 +84,7 @@ def plan_jobs(
     """
     target = output
     if output is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
-        target = str(_marked(Path(inputs[0]).resolve(), mark, None))
+        target = str(_marked(Path(inputs[0]), mark, None))
     found = find_inputs(inputs, target)
     single = len(inputs) == 1 and not os.path.isdir(inputs[0])
     if output is not None and single and not _is_folder(output):
@@ -103,12 +103,13 @@ def _named(path: Path, origin: Path, below: Path, output: str | None, mark: str,
         return Path(output) / inner
     if path == origin:
         return _marked(path, mark, suffix)
-    return _marked(origin.resolve(), mark, None) / inner
+    return _marked(origin, mark, None) / inner
 
 
 def _marked(path: Path, mark: str, suffix: str | None) -> Path:
     """``talk.mp3`` as ``talk.denoised.mp3``; a folder has no suffix, whatever dots its name has."""
     if os.path.isdir(path):
+        path = path if path.name not in ("", os.pardir) else path.resolve()  # . and .. have names of their own
         return path.with_name(path.name + mark)
     return path.with_name(f"{path.stem}{mark}{suffix or path.suffix}")
 
