@@ -33,7 +33,10 @@ def bench(
     ] = False,
     json: output.Json = False,
 ) -> None:
-    """Time every step of a model on one thread and on all: real-time factor, slow steps, memory and latency."""
+    """Time a model on this machine, step by step.
+
+    On one thread and on all: real-time factor, slow steps, memory and latency.
+    """
     if environment:
         _show_environment(json)
         return

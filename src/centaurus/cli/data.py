@@ -9,7 +9,7 @@ import typer
 
 from centaurus.cli import output
 
-app = typer.Typer(no_args_is_help=True, help="Public corpora: where they come from, checked and laid out.")
+app = typer.Typer(no_args_is_help=True, help="Find, check and unpack public corpora.", rich_markup_mode=None)
 
 
 @app.command()
@@ -55,6 +55,7 @@ def _list(json: bool) -> None:
         return
     for name, s in SOURCES.items():
         output.show_line(f"{name}: {s.content}, {s.licence}\n  {s.page}")
+        output.show_line(f"  from {s.archives[0].url.removesuffix(s.archives[0].name)}")
         for archive in s.archives:
-            output.show_line(f"  {archive.name}\n    {archive.checksum or 'no checksum published'}")
+            output.show_line(f"    {archive.name}\n      {archive.checksum or 'no checksum published'}")
     output.show("\ncentaurus data get NAME --from FOLDER checks and unpacks archives that you have downloaded.")

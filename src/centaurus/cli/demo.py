@@ -29,7 +29,10 @@ def demo(
     recogniser: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "commands",
     json: output.Json = False,
 ) -> None:
-    """Denoise a noisy clip and find its words; with torch installed, plan a layer and stream a network as well."""
+    """Denoise a noisy clip and find its words.
+
+    With torch installed, plan a layer and stream a network as well.
+    """
     with faults.handled():
         results: dict[str, Any] = {"denoise": _denoise(denoiser, out, json)}
         clips = _clips(out if results["denoise"] else None)

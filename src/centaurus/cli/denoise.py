@@ -55,7 +55,10 @@ def denoise(
     ] = "full",
     json: output.Json = False,
 ) -> None:
-    """Remove noise from speech: any rate and channel count, files of any length, whole folders, or a live pipe."""
+    """Remove noise from speech: files, folders or a live pipe.
+
+    Any rate and number of channels, files of any length.
+    """
     with faults.handled():
         from centaurus.runtime.denoise import Options
         from centaurus.runtime.fullband import BANDS
@@ -134,7 +137,7 @@ def _show(results: Sequence[Report | Exception], json: bool) -> tuple[list[Repor
         output.show_json([report.json() for report in reports])
     else:
         for report in reports:
-            output.show_line(_line(report))
+            output.show_sentence(_line(report))
     listening.note_repaired(sum(report.repaired for report in reports))
     for note in dict.fromkeys(_band(report) for report in reports):
         if note:
@@ -177,4 +180,4 @@ def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:
         path = job.output.with_suffix(".png")
         before_and_after(job.source, job.output, path, overwrite=force)
         if not quiet:
-            output.show_line(f"spectrograms: {path}")
+            output.show_sentence(f"spectrograms: {path}")

@@ -30,7 +30,10 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="A folder for tables and a plot.")] = None,
     json: output.Json = False,
 ) -> None:
-    """Measure a model: accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates."""
+    """Measure a model on a folder of recordings.
+
+    Accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates.
+    """
     from centaurus.evaluation.metrics import evaluate as measure
     from centaurus.evaluation.report import write
 

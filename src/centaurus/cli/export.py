@@ -31,7 +31,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that is there.")] = False,
     json: output.Json = False,
 ) -> None:
-    """Write a model's streaming step as ONNX or as C, and compare it with torch."""
+    """Write a model's streaming step as ONNX or C.
+
+    It is compared with torch before it gets its name.
+    """
     check_file(name)
     from centaurus.system import OutputError
 
@@ -97,9 +100,10 @@ def push(
     repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Made if it does not exist.")],
     private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
 ) -> None:
-    """Upload a model to the Hugging Face Hub, with its card and its other form if they lie beside it.
+    """Upload a model to the Hugging Face Hub.
 
-    Others then use it as hf:USER/MODEL. Needs the package huggingface_hub and its token (hf auth login).
+    Its card and its other form go with it if they lie beside it. Others then use it as hf:USER/MODEL. Needs the package
+    huggingface_hub and its token (hf auth login).
     """
     from centaurus import hub
 

@@ -73,12 +73,23 @@ def handled() -> Iterator[None]:
 
 
 class Guarded(TyperGroup):
-    """The commands, each of which ends as ``handled`` says."""
+    """The commands, each of which ends as ``handled`` says, and is listed in its section of the help."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command."""
         with handled():
             return super().invoke(ctx)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write a list of the commands for every ``rich_help_panel`` that they name."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        limit = formatter.width - 6 - max(len(name) for name, _ in commands)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in commands:
+            sections.setdefault(command.rich_help_panel, []).append((name, command.get_short_help_str(limit)))  # type: ignore[union-attr]
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def prepare_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -26,30 +27,25 @@ from centaurus.cli import (
 )
 
 app = typer.Typer(
-    help="State-space networks for audio: what there is, what it costs, how it is contracted, whether it is right.",
+    help="Denoise speech, find words and transcribe, live on one CPU core; train, measure and export such networks.",
     cls=faults.Guarded,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes leave half of 80 columns to the text
 )
-app.command()(denoise.denoise)
-app.command()(spot.spot)
-app.command()(transcribe.transcribe)
-app.command()(serve.serve)
-app.command()(train.train)
-app.command("teacher-logits")(train.teacher_logits)
-app.command("eval")(evaluate.evaluate)
-app.add_typer(data.app, name="data")
-app.command()(networks.models)
-app.command()(networks.count)
-app.command()(networks.verify)
-app.command()(export.export)
-app.command()(export.push)
-app.command()(bench.bench)
-app.command()(planning.plan)
-app.command()(planning.calibrate)
-app.command()(demo.demo)
-app.command()(studio.studio)
+SECTIONS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Use models": (
+        *(denoise.denoise, spot.spot, transcribe.transcribe, serve.serve, studio.studio, demo.demo, networks.models),
+    ),
+    "Train and publish": (train.train, train.teacher_logits, evaluate.evaluate, export.export, export.push),
+    "Look inside": (networks.count, networks.verify, bench.bench, planning.plan, planning.calibrate),
+}
+NAMES = {evaluate.evaluate: "eval", train.teacher_logits: "teacher-logits"}
+for section, commands in SECTIONS.items():
+    for command in commands:
+        app.command(NAMES.get(command), rich_help_panel=section)(command)
+app.add_typer(data.app, name="data", rich_help_panel="Train and publish")
 
 
 def _show_version(wanted: bool) -> None:

@@ -35,7 +35,10 @@ def models(
     rate: Rate = 16_000,
     json: output.Json = False,
 ) -> None:
-    """List the models that ship: task, rate, latency, size, score and licence; or the networks to train."""
+    """List the models that ship, or the networks to train.
+
+    Task, rate, latency, size, score and licence.
+    """
     if networks:
         _show_networks(rate, json)
         return
@@ -74,7 +77,10 @@ def _show_networks(rate: int, json: bool) -> None:
 def count(
     name: Name, rate: Rate = 16_000, convention: Convention = Convention.TABLE, json: output.Json = False
 ) -> None:
-    """Count a network layer by layer: parameters, operations for each second, state, hop and latency."""
+    """Count a network's parameters, operations and state.
+
+    Layer by layer, with operations for each second, hop and latency.
+    """
     check_file(name)
     from centaurus import models
 
@@ -86,7 +92,10 @@ def count(
 
 
 def verify(name: File, json: output.Json = False) -> None:
-    """Measure the laws a network or an ONNX file must keep (pieces equal the whole); exit with 1 where one fails."""
+    """Check that a model streams exactly: pieces are the whole.
+
+    Measures the laws that a network or an ONNX file must keep; the exit code is 1 where one fails.
+    """
     if not name.endswith(".onnx"):
         check_file(name)
     with output.progress_bar(f"verifying {name}", None):

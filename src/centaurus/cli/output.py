@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from shutil import get_terminal_size
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -34,6 +38,11 @@ def show_line(text: str) -> None:
     sys.stdout.flush()
 
 
+def show_sentence(text: str) -> None:
+    """A line at once, broken between words on a narrower terminal, and one line elsewhere."""
+    show_line(_fitted(text, sys.stdout))
+
+
 def show_json(data: Any) -> None:
     """Plain data, indented."""
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
@@ -52,15 +61,16 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequ
 
 @contextmanager
 def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Callable[[float], object]]:
-    """Yield a function that moves the bar by an amount.
+    """Show how far a command is on standard error, if that is a terminal; yield a function that moves the bar.
 
-    Without a total the bar shows that something happens, and with a ``unit`` how many of them are done.
+    Nothing is shown where standard output is piped: the lines of that program would run into the bar. Without a total
+    the bar shows that something happens, and with a ``unit`` how many of them are done.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or _is_piped():
         yield lambda amount: None
         return
     columns = [TextColumn("{task.description}"), BarColumn(20)]
@@ -77,10 +87,27 @@ def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Cal
         yield lambda amount: shown.advance(task, amount)
 
 
+def _is_piped() -> bool:
+    """Whether standard output goes to another program."""
+    try:
+        return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # it is not a file
+        return False
+
+
 def note(message: object) -> None:
     """One line on standard error, for what is worth knowing while the work goes on."""
-    sys.stderr.write(f"centaurus: {message}\n")
+    sys.stderr.write(f"{_fitted(f'centaurus: {message}', sys.stderr)}\n")
     sys.stderr.flush()
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """The text, broken between words where a terminal would break it anywhere; names and paths stay whole."""
+    if not stream.isatty():
+        return text
+    width = get_terminal_size().columns
+    lines = (textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join("\n".join(part) for part in lines)
 
 
 def fail(message: object, code: int = 2) -> NoReturn:

@@ -50,7 +50,10 @@ def plan(
     steps: Annotated[bool, typer.Option("--steps", help="Every layer's plan in full, step by step.")] = False,
     json: output.Json = False,
 ) -> None:
-    """Show how a network, one layer or an expression will be contracted, and what that costs, before anything runs."""
+    """Show how a network or layer will run, and at what cost.
+
+    Also for an expression; nothing is run.
+    """
     check_file(name)
     if "->" in name and "_" not in name:
         _show_plan(_plan_of_expression(name, batch, length, read_sizes(sizes)), json)
@@ -154,9 +157,9 @@ def _short(path: str) -> str:
 def calibrate(
     device: Annotated[str, typer.Option(help="cpu or cuda: what to measure.")] = "cpu", json: output.Json = False
 ) -> None:
-    """Measure this machine's rates and store them, so that plans are priced for it. Best on an idle machine.
+    """Measure this machine's rates, for plans that fit it.
 
-    A CPU is measured on one thread and on all.
+    They are stored for later; best on an idle machine. A CPU is measured on one thread and on all.
     """
     from centaurus.kernels.calibrate import measure, measure_gpu
     from centaurus.planner import Device

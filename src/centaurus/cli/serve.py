@@ -28,9 +28,10 @@ def serve(
     ] = None,
     drain: Annotated[float, typer.Option(min=0.1, help="Seconds that streams have to end after SIGTERM.")] = 30.0,
 ) -> None:
-    """Serve models to live streams: ws://HOST:PORT/v1/denoise, /v1/spot and /v1/transcribe; /health and /metrics.
+    """Serve models to live streams over WebSocket.
 
-    With no model named, the three that ship are served; otherwise only those named.
+    Streams are ws://HOST:PORT/v1/denoise, /v1/spot and /v1/transcribe; /health and /metrics are HTTP. With no model
+    named, the three that ship are served; otherwise only those named.
     """
     from centaurus.serve.server import MODELS, Options, Server
 
@@ -42,7 +43,7 @@ def serve(
         server = Server(options)
         await server.start()
         rooms = ", ".join(f"{task} ({server.capacity(task)} streams)" for task in models)
-        output.show_line(f"serving {rooms} on ws://{host}:{server.port}")
+        output.show_sentence(f"serving {rooms} on ws://{host}:{server.port}")
         await server.wait()
 
     asyncio.run(run())

@@ -55,7 +55,7 @@ def spot(
     channels: listening.Channels = 1,
     threads: listening.Threads = 1,
 ) -> None:
-    """Find keywords, with the time when each was heard and how sure it is."""
+    """Find keywords, with the time and confidence of each."""
     with faults.handled():
         from centaurus.runtime.session import open_for
         from centaurus.runtime.spot import Spotter, smoothing_of

@@ -15,7 +15,10 @@ def studio(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     site: Annotated[str, typer.Option(help="Write the static site to this new folder, for any web host.")] = "",
 ) -> None:
-    """Try the models in a browser: denoise, find words, explore plans and networks. Sound stays in the browser."""
+    """Try the models in a browser; sound stays there.
+
+    Denoise, find words, explore plans and networks.
+    """
     from centaurus.studio import serve, write_site
 
     if site:

@@ -40,7 +40,10 @@ def train(
     show: Annotated[bool, typer.Option("--show", help="Only show the settings.")] = False,
     json: output.Json = False,
 ) -> None:
-    """Train a recipe on a folder of recordings. Under torchrun: torchrun --nproc-per-node 8 -m centaurus train …"""
+    """Train a model on a folder of recordings.
+
+    On several GPUs: torchrun --nproc-per-node 8 -m centaurus train …
+    """
     _check(recipe, settings or (), data, preset, small, out, resume, show)
     from centaurus.system import choose_threads
 
@@ -229,7 +232,10 @@ def teacher_logits(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     json: output.Json = False,
 ) -> None:
-    """Write a teacher's character logits for every utterance. Stop whenever you like: the same command goes on."""
+    """Write a teacher's character logits for every utterance.
+
+    Stop whenever you like: the same command goes on.
+    """
     from centaurus.data import Corpus, Index, measured, open_corpus, open_index, recognise
     from centaurus.train.teachers import Wav2Vec2, write_logits
 
