@@ -1,11 +1,12 @@
 """Load test of ``centaurus serve`` on loopback: real-time denoising streams, their latency, bad clients and SIGTERM.
 
-    python bench/serving.py [--streams 45] [--seconds 30] [--core 0] [--output docs/speed/serving.json]
+    python bench/serving.py [--model denoise-16k] [--streams 45] [--seconds 30] [--core 0] \\
+        [--output docs/speed/serving.json]
 
 The server is a process of its own on one core; the clients are this process, on the other cores. Every client sends a
 block of one hop at the times a microphone would give it, and notes when the samples that the block completes are back.
 Clients that send without reading, and clients that vanish, join half-way: the others must not notice. SIGTERM at the
-end must let every open stream finish.
+end must let every open stream finish. The output has an entry for each model; the others' stay as they are.
 """
 
 from __future__ import annotations
@@ -237,6 +238,11 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def stolen_seconds() -> float:
+    """CPU time that the host of this virtual machine has given to others, on all cores."""
+    return int(Path("/proc/stat").read_text(encoding="utf-8").split()[8]) / TICKS
+
+
 def real_time_factor(model: str, core: int) -> tuple[Model, float]:
     """The share of a core that one stream takes in steps of the hop: the fastest of five seconds of steps."""
     code = (
@@ -269,6 +275,7 @@ def main() -> None:
     count = given.streams or int(LOAD / factor)
     command = [*on_core([given.core]), sys.executable, "-m", "centaurus", "serve", "--port", "0"]
     command += ["--denoise", given.model, "--streams", str(count + 2 * BAD_CLIENTS)]
+    stolen = stolen_seconds()
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     os.sched_setaffinity(0, set(range(os.cpu_count() or 1)) - {given.core} or {given.core})
     assert server.stdout is not None
@@ -279,16 +286,20 @@ def main() -> None:
     finally:
         server.kill()
     report = {
+        "model": Path(given.model).stem,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "model": given.model,
         "hop_ms": 1000 * model.hop / model.rate,
         "rtf_of_one_stream": round(factor, 4),
         **results,
         "exit_code": code,
+        "stolen_seconds": round(stolen_seconds() - stolen, 2),
     }
     print(json.dumps(report, indent=2))
     if given.output:
-        given.output.write_text(json.dumps(report, indent=2) + "\n")
+        runs = json.loads(given.output.read_text())["runs"] if given.output.exists() else []
+        runs = [run for run in runs if run["model"] != report["model"]] + [report]
+        runs.sort(key=lambda run: str(run["model"]))
+        given.output.write_text(json.dumps({"runs": runs}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

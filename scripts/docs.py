@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "centaurus"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((SOURCE / "pretrained").glob("*.md"))]
 BEGIN, END = "<!-- tree: python scripts/docs.py -->\n", "<!-- end of tree -->"
 FIGURE = re.compile(
-    r"<!--figure (?P<file>\S+) (?P<path>[^{}<>]+?) (?P<form>\{[^{}]*\}[^\s<>-]*)-->.*?<!--/figure-->", re.DOTALL
+    r"<!--figure (?P<file>\S+) (?P<path>[^{}<>]+?) (?P<form>\{[^{}]*\}[^<>-]*)-->.*?<!--/figure-->", re.DOTALL
 )
 STEP = re.compile(r"\[(?P<key>[^=\]]+)=(?P<value>[^\]]+)\]|(?P<name>[^.\[]+)")
 WIDTH = 28  # columns of the names
@@ -69,7 +69,10 @@ def with_figures(text: str) -> str:
         shown = match["form"].format(value(match["file"], match["path"]))
         return f"<!--figure {match['file']} {match['path']} {match['form']}-->{shown}<!--/figure-->"
 
-    return FIGURE.sub(filled, text)
+    updated, count = FIGURE.subn(filled, text)
+    if count != text.count("<!--figure"):
+        raise ValueError(f"{text.count('<!--figure')} figures begin, {count} can be read")
+    return updated
 
 
 def with_tree(text: str) -> str:

@@ -56,6 +56,9 @@ def test_figures_are_those_of_their_files(path: Path) -> None:
 def test_a_figure_follows_its_file() -> None:
     old = "<!--figure speed/networks.json networks[network=denoiser/hybrid].ratio.paper {:.1f}×-->9.9×<!--/figure-->"
     assert with_figures(old).endswith("-->4.2×<!--/figure-->")
+    assert "-->4.2 times<" in with_figures(old.replace("{:.1f}×", "{:.1f} times"))
+    with pytest.raises(ValueError, match="1 figures begin, 0 can be read"):
+        with_figures(old.replace("{:.1f}", ".1f"))
 
 
 @pytest.mark.parametrize("repository", ["", "https://example.org/x"])

@@ -19,7 +19,7 @@ def test_the_load_test_of_the_server(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "bench" / "serving.py"), "--model", str(exported("denoiser"))]
     command += ["--streams", "3", "--seconds", "1", "--output", str(tmp_path / "report.json")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    report = json.loads((tmp_path / "report.json").read_text())
+    [report] = json.loads((tmp_path / "report.json").read_text())["runs"]
     assert (report["streams"], report["complete_after_sigterm"], report["exit_code"]) == (3, 3, 0)
     for phase in ("good_clients", "beside_bad_clients"):
         assert report[phase]["blocks"] >= 10  # of about a hundred: how many are back in time is the machine's business

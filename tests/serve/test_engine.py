@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 
 from centaurus.runtime import Session
-from centaurus.serve.engine import AHEAD, Engine, Lane
+from centaurus.serve.engine import AHEAD, Engine, Lane, Pace
 from centaurus.serve.metrics import Metrics
 from tests.runtime.models import exported
 
@@ -48,5 +48,35 @@ def test_a_lane_that_leaves_frees_its_rows_with_chunks_waiting() -> None:
         await asyncio.sleep(0)
         again = engine.join(2, lambda: None)
         assert again.process(np.zeros((2, 0), np.float32)).shape == (2, 0)
+
+    asyncio.run(run())
+
+
+def test_streams_that_come_together_share_a_step_and_a_lone_one_does_not_wait() -> None:
+    steps: list[int] = []
+
+    async def run() -> None:
+        engine = Engine("denoise", Session(exported("denoiser"), batch=3), Metrics(), Pace(3, 0.01))
+        step = engine.session.step
+        engine.session.step = lambda rows, x: (steps.append(len(rows)), step(rows, x))[1]  # type: ignore[method-assign]
+        lanes = [engine.join(1, lambda: None) for _ in range(3)]
+        chunk = np.zeros((1, engine.session.settings.chunk), np.float32)
+        lanes[0].process(chunk)
+        await asyncio.sleep(0)
+        assert steps == [1], "a lone stream waits for nobody"
+        lanes[0].process(chunk)
+        lanes[1].process(chunk)
+        await asyncio.sleep(0)
+        assert steps == [1, 2]
+        lanes[0].process(chunk)
+        await asyncio.sleep(0)
+        assert steps == [1, 2], "it waits for others, as there were some before"
+        lanes[1].process(chunk)
+        lanes[2].process(chunk)
+        await asyncio.sleep(0)
+        assert steps == [1, 2, 3], "nothing is left to wait for"
+        lanes[0].process(chunk)
+        await asyncio.sleep(0.1)
+        assert steps == [1, 2, 3, 1], "it waits for a while only"
 
     asyncio.run(run())

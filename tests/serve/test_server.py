@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from centaurus import audio
 from centaurus.runtime import denoise, spot, transcribe
 from centaurus.serve.client import Client, ServerError, stream
-from centaurus.serve.server import Options, is_loopback
+from centaurus.serve.server import MOST_ROWS, Options, is_loopback
 from tests.runtime.models import exported
 from tests.serve.servers import get, metric, served, url
 
@@ -65,6 +67,14 @@ def test_keywords_and_words_are_those_of_the_library() -> None:
     assert words, "nothing to compare"
 
 
+def test_a_model_keeps_its_own_threshold_and_smoothing() -> None:
+    clip = audio.read(Path(str(files("centaurus"))) / "assets" / "demo.flac")
+    with served("spot", models={"spot": "kws-30"}) as server:
+        found = list(stream(url(server), "spot", pieces(clip.samples, 4000), clip.rate))
+    wanted = spot(clip.samples, clip.rate, "kws-30")
+    assert [(k.word, k.time) for k in found] == [(k.word, round(k.time, 4)) for k in wanted]
+
+
 def test_options_of_a_task_arrive() -> None:
     x = noise(1, 4000)
     with served() as server:
@@ -100,6 +110,17 @@ def test_without_a_limit_the_measured_load_decides() -> None:
             assert server.load > 1e-9
             with pytest.raises(ServerError, match="as many streams as it can run"):
                 Client(url(server))
+
+
+def test_every_stream_that_fits_one_core_gets_a_row() -> None:
+    with served(streams=None, load=1e9) as server:
+        assert server.capacity("denoise") == server.engines["denoise"].session.batch == MOST_ROWS
+    with served(streams=2) as server, Client(url(server), channels=8), Client(url(server), channels=8):
+        assert server.engines["denoise"].free_rows == 0
+        with pytest.raises(ServerError, match="503"):
+            Client(url(server))
+    with served("spot", streams=3) as server:
+        assert server.engines["spot"].session.batch == 3
 
 
 def wait_until(true: Any, seconds: float = 10.0) -> None:

@@ -105,7 +105,8 @@ class Denoiser:
     def process(self, x: ArrayLike) -> Block:
         """Return clean samples at the input's rate, shaped like ``x``: those ready, or with ``block`` as many."""
         rows = self._rows(x)
-        self._dry = np.concatenate([self._dry, rows], axis=1)
+        if rows.shape[1]:
+            self._dry = np.concatenate([self._dry, rows], axis=1)
         heard = self._intake.resample(rows)
         clean = self._give(self._back.process(self._with_low(heard, self._at_place(self.session.process(heard)))))
         if self.block is not None:
@@ -148,7 +149,7 @@ class Denoiser:
         return rows
 
     def _give(self, clean: Block) -> Block:
-        ready = np.concatenate([self._ready, clean], axis=1)
+        ready = np.concatenate([self._ready, clean], axis=1) if self._ready.shape[1] else clean
         count = min(ready.shape[1], self._dry.shape[1])
         if self._upper is not None:
             count = min(count, self._upper.ready)

@@ -38,13 +38,9 @@ class Encoding(Enum):
     F32 = "f32le"
     F64 = "f64le"
 
-    @property
-    def bytes(self) -> int:
-        return int(self.value.strip("usfle")) // 8
-
-    @property
-    def real(self) -> bool:
-        return self.value.startswith("f")
+    def __init__(self, name: str) -> None:
+        self.bytes = int(name.strip("usfle")) // 8
+        self.real = name.startswith("f")
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 
-from centaurus.decode import Keyword, Smoothing, Word, join
+from centaurus.decode import Keyword, Word, join
 from centaurus.runtime import Denoiser, Spotter, Transcriber
 from centaurus.runtime.io import Encoding, Layout, decode, encode
+from centaurus.runtime.spot import smoothing_of
 from centaurus.serve.engine import Lane
 
 PATH = "/v1/"
@@ -76,7 +77,8 @@ def _denoiser(lane: Lane, request: Request) -> Denoiser:
 
 
 def _spotter(lane: Lane, request: Request) -> Spotter:
-    return Spotter(lane, request.layout.rate, request.layout.channels, Smoothing(**request.options))
+    smoothing = replace(smoothing_of(lane.settings), **request.options)
+    return Spotter(lane, request.layout.rate, request.layout.channels, smoothing)
 
 
 def _transcriber(lane: Lane, request: Request) -> Transcriber:
@@ -91,7 +93,7 @@ JOBS: dict[str, Callable[[Lane, Request], Job]] = {
 }
 OPTIONS: dict[str, tuple[str, ...]] = {
     "denoise": ("mix", "attn_limit_db"),
-    "spot": ("threshold", "release", "window", "refractory"),
+    "spot": ("threshold", "release", "window", "refractory", "patience"),
     "transcribe": (),
 }
 
@@ -105,6 +107,8 @@ class Stream:
         self.frames = 0
         self._partial = ""
         self._rest = b""
+        self._frame_bytes = self.layout.frame
+        self._nothing = np.zeros((self.layout.channels, 0), np.float32)
 
     def ready(self) -> str:
         """The first message: what the client may expect."""
@@ -121,8 +125,8 @@ class Stream:
 
     def feed(self, data: bytes) -> list[Message]:
         """Take interleaved samples; the results that are ready."""
-        data = self._rest + data
-        whole = len(data) // self.layout.frame * self.layout.frame
+        data = self._rest + data if self._rest else data
+        whole = len(data) // self._frame_bytes * self._frame_bytes
         self._rest = data[whole:]
         x = decode(data[:whole], self.layout)
         self.frames += x.shape[1]
@@ -130,7 +134,7 @@ class Stream:
 
     def collect(self) -> list[Message]:
         """The results that have become ready since the last call."""
-        return self._messages(self.job.process(np.zeros((self.layout.channels, 0), np.float32)))
+        return self._messages(self.job.process(self._nothing))
 
     def finish(self) -> list[Message]:
         """The results of everything received, then the last message. Waits for the engine."""

@@ -22,13 +22,13 @@ from centaurus import tasks
 from centaurus.runtime import Session
 from centaurus.runtime.session import open_for
 from centaurus.serve.connection import GOODBYE, Connection
-from centaurus.serve.engine import Engine
+from centaurus.serve.engine import BATCHES, Engine, measure_pace
 from centaurus.serve.metrics import Metrics
-from centaurus.serve.protocol import TOKEN, Request, read_request
+from centaurus.serve.protocol import MOST_CHANNELS, TOKEN, Request, read_request
 
 TASKS = {task.command: task.name for task in tasks.TASKS.values() if task.command}
 MODELS = {task.command: task.model for task in tasks.TASKS.values() if task.command}
-ROWS = 64  # rows of a session where nothing else is said: the bytes of their states, not a promise of speed
+MOST_ROWS = 1024  # channels of all streams of a model: some tens of MB of states for the models that ship
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and not self.token:
-            raise ValueError(f"{self.host} can be reached by others: a token is needed to serve there")
+            raise ValueError(
+                f"{self.host} can be reached by others: a token is needed to serve there (--token, CENTAURUS_TOKEN)"
+            )
         if not self.models:
             raise ValueError(f"nothing to serve: choose from {', '.join(TASKS)}")
         for name in ("load", "backlog", "idle", "stall", "drain"):
@@ -90,9 +92,17 @@ class Server:
         self._server: asyncio.Server | None = None
 
     def _engine(self, task: str, model: str) -> Engine:
-        session = Session(model, batch=self.options.streams or ROWS)
-        open_for(TASKS[task], session, session.batch, 1)
-        return Engine(task, session, self.metrics)
+        """An engine with a row for every channel that may come, once a few rows have shown how fast the model is."""
+        trial = Session(model, batch=BATCHES[-1])
+        open_for(TASKS[task], trial, trial.batch, 1)
+        pace = measure_pace(trial)
+        streams = self.options.streams
+        channels = MOST_CHANNELS if task == "denoise" else 1
+        if streams is None:
+            rows = max(channels, min(MOST_ROWS, int(self.options.load / pace.real_time_factor)))
+        else:
+            rows = max(streams, min(MOST_ROWS, streams * channels))
+        return Engine(task, Session(model, batch=rows), self.metrics, pace)
 
     @property
     def port(self) -> int:
@@ -110,7 +120,7 @@ class Server:
         if self.options.streams is not None:
             return self.options.streams
         engine = self.engines[task]
-        return max(1, min(engine.session.batch, int(self.options.load / engine.real_time_factor)))
+        return max(1, min(MOST_ROWS, int(self.options.load / engine.real_time_factor)))
 
     async def start(self) -> None:
         """Listen."""
@@ -195,6 +205,8 @@ class Server:
         return None
 
     def _is_full(self, request: Request) -> bool:
+        if self.engines[request.task].free_rows < request.rows:
+            return True
         if self.options.streams is not None:
             return len(self._streams) >= self.options.streams
         more = self.engines[request.task].real_time_factor * request.rows
