@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 
 from centaurus.data.corpus import Changes, fingerprints
 from centaurus.data.layouts import open_corpus
@@ -63,6 +66,32 @@ def test_a_damaged_checkpoint_is_refused_by_name(finished: Run, tmp_path: Path, 
         broken = damaged(finished, tmp_path / name, name, how)
         with pytest.raises(RunError, match=f"is damaged.*{'' if name == 'checksums.json' else name}"):
             train(broken, settings(steps=2))
+
+
+class Program:
+    """What a pickle can run when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["optimizer.bin", "random_states_0.pkl"])
+def test_a_checkpoint_runs_no_program_and_is_refused(finished: Run, tmp_path: Path, name: str) -> None:
+    """Also random numbers that cannot be restored: accelerate would go on without them."""
+    shutil.copytree(finished.folder, tmp_path / "run")
+    copy = Run(tmp_path / "run")
+    checkpoint = copy.last_checkpoint()
+    assert checkpoint is not None
+    torch.save({"state": Program(tmp_path / "was run")}, checkpoint / name)
+    sums = {path.name: sha256(path.read_bytes()).hexdigest() for path in checkpoint.iterdir()}
+    del sums["checksums.json"]
+    (checkpoint / "checksums.json").write_text(json.dumps(sums), encoding="utf-8")
+    with pytest.raises(RunError, match="cannot be restored"):
+        train(copy, settings(steps=4))
+    assert not (tmp_path / "was run").exists()
 
 
 def test_a_run_in_use_is_refused(finished: Run) -> None:

@@ -16,11 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import load
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -36,7 +38,7 @@ from centaurus.train.optim import OPTIMIZERS, Average, Budget, Muon, cosine, set
 from centaurus.train.run import DiskError, Run, RunError, Standing, TrainingError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-AVERAGE = "average.safetensors"  # of a checkpoint
+AVERAGE, RANDOM_STATES = "average.safetensors", "random_states_{}.pkl"  # of a checkpoint
 VERSIONS = 4  # of a layer's compiled code: training and validation, and a batch that is smaller
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
 NEVER = 2**31 - 1  # bytes, the largest threshold: freed memory is never given back
@@ -299,8 +301,14 @@ class Checkpoints:
         try:
             self.accelerator.load_state(str(checkpoint))
             self.average.net.load_state_dict(load_file(checkpoint / AVERAGE))
+            random = load(checkpoint / RANDOM_STATES.format(self.accelerator.process_index))["torch_manual_seed"]
         except RuntimeError as error:  # torch's words for weights of other shapes
             raise RunError(f"does not fit this network: {str(error).splitlines()[-1].strip()}", checkpoint) from error
+        except (UnpicklingError, SafetensorError, EOFError, KeyError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RunError(f"cannot be restored: {reason:.300}", checkpoint) from error
+        if not torch.equal(torch.get_rng_state(), random):  # accelerate goes on without
+            raise RunError("cannot be restored: its random numbers were written by other versions", checkpoint)
         if self.accelerator.is_main_process:
             self.run.rewind(standing.step)
         return standing
