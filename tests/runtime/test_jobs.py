@@ -43,7 +43,7 @@ def test_files_at_the_same_time_are_the_files_alone(tmp_path: Path) -> None:
     jobs, skipped = plan_jobs([tmp_path], str(tmp_path / "out"))
     assert not skipped
     heard: list[float] = []
-    results = dict(denoise_files(jobs, Options(str(exported("denoiser"))), workers=3, heard=heard.append))
+    results = dict(denoise_files(jobs, Options(str(exported("denoiser"))), workers=3, on_seconds=heard.append))
     assert len(results) == 6
     for job in jobs:
         x = read(job.source)

@@ -119,11 +119,11 @@ class Decoder:
 
     def __init__(self, path: str | os.PathLike[str], raw: BinaryIO) -> None:
         self.path = Path(path)
-        found = survey(raw, os.fstat(raw.fileno()).st_size)
-        self.truncated = found.cut
+        layout = survey(raw, os.fstat(raw.fileno()).st_size)
+        self.truncated = layout.cut
         self._raw = raw
-        if found.parts:
-            self._parts = [self._open(Spliced(raw, part)) for part in found.parts]
+        if layout.parts:
+            self._parts = [self._open(Spliced(raw, part)) for part in layout.parts]
         else:
             raw.close()
             self._parts = [self._open(_native(path))]
@@ -157,7 +157,7 @@ class Decoder:
         self._raw.close()
 
     def seek(self, frame: int) -> None:
-        """Go on at a frame of the whole."""
+        """Continue reading at a frame of the whole."""
         for number, part in enumerate(self._parts):
             self._part = number
             if frame <= part.frames or number == len(self._parts) - 1:
@@ -344,7 +344,7 @@ def write(
     subtype: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """A whole signal, (t,) or (channels, t), to a file."""
+    """Write a whole signal, (t,) or (channels, t), to a file."""
     x = np.atleast_2d(np.asarray(samples, dtype=np.float32))
     with Writer(path, rate, len(x), format=format, subtype=subtype, overwrite=overwrite) as file:
         file.write(x)

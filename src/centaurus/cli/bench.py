@@ -101,20 +101,20 @@ def _show_environment(json: bool) -> None:
             return "not installed"
 
     native = status()
-    found: dict[str, object] = {
+    environment: dict[str, object] = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "torch": installed("torch"),
         "onnxruntime": installed("onnxruntime"),
     }
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CENTAURUS_NATIVE"):
-        found[name] = os.environ.get(name, "")
+        environment[name] = os.environ.get(name, "")
     if json:
-        output.show_json(found | {"native": native.json()})
+        output.show_json(environment | {"native": native.json()})
         return
     words = f"{native.lanes} floats a vector, by {native.compiler}, {native.library}" if native.used else native.reason
-    found["native kernels"] = f"{'used' if native.used else 'not used'}: {words}"
-    output.show_table(["", ""], [[name, str(value) or "not set"] for name, value in found.items()])
+    environment["native kernels"] = f"{'used' if native.used else 'not used'}: {words}"
+    output.show_table(["", ""], [[name, str(value) or "not set"] for name, value in environment.items()])
 
 
 def _row(row: Timing) -> list[str]:

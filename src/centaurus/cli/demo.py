@@ -49,8 +49,8 @@ def _asset(name: str) -> Path:
 
 
 def _words() -> dict[str, Any]:
-    found: dict[str, Any] = coder.loads(_asset("demo.json").read_text())
-    return found
+    description: dict[str, Any] = coder.loads(_asset("demo.json").read_text())
+    return description
 
 
 def _there(model: str, what: str, quiet: bool) -> bool:
@@ -99,7 +99,7 @@ def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
 
 
 def _in_pieces(job: Any, x: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """As a live stream would come."""
+    """Process a signal in pieces of 10 ms, as a live stream comes."""
     import numpy as np
 
     step = rate // 100
@@ -148,26 +148,26 @@ def _spot(model: str, clips: dict[str, Path], quiet: bool) -> list[dict[str, Any
     from centaurus.audio import read
     from centaurus.runtime import spot
 
-    heard = {}
+    spotted = {}
     for name, path in clips.items():
         clip = read(path)
-        heard[name] = spot(clip.samples, clip.rate, model)
+        spotted[name] = spot(clip.samples, clip.rate, model)
     rows, results = [], []
     for word in _words()["words"]:
-        sure = {name: _confidence(found, word) for name, found in heard.items()}
+        sure = {name: _confidence(hits, word) for name, hits in spotted.items()}
         rows.append([word["word"], f"{word['start']:.1f} s", *(f"{p:.2f}" if p else "–" for p in sure.values())])
         results.append({"word": word["word"], "time": word["start"], **sure})
-    found = [str(sum(bool(result[name]) for result in results)) for name in heard]
-    wrong = [str(len(heard[name]) - int(count)) for name, count in zip(heard, found, strict=True)]
+    hits = [str(sum(bool(result[name]) for result in results)) for name in spotted]
+    wrong = [str(len(spotted[name]) - int(count)) for name, count in zip(spotted, hits, strict=True)]
     if not quiet:
         output.show("Keywords with their confidence:\n")
-        output.show_table(["spoken", "at", *heard], [*rows, ["found", "", *found], ["other", "", *wrong]])
+        output.show_table(["spoken", "at", *spotted], [*rows, ["found", "", *hits], ["other", "", *wrong]])
         output.show("")
     return results
 
 
-def _confidence(found: list[Keyword], word: dict[str, Any]) -> float | None:
-    near = [k for k in found if k.word == word["word"] and word["start"] <= k.time <= word["end"] + LATE]
+def _confidence(keywords: list[Keyword], word: dict[str, Any]) -> float | None:
+    near = [k for k in keywords if k.word == word["word"] and word["start"] <= k.time <= word["end"] + LATE]
     return max((k.confidence for k in near), default=None)
 
 

@@ -81,7 +81,7 @@ def denoise(
 
 
 def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, force: bool) -> None:
-    """From standard input, to standard output, or both."""
+    """Denoise from standard input, to standard output, or both."""
     from centaurus.runtime.denoise import denoise_stream
     from centaurus.runtime.io import Pipe, from_pipe
     from centaurus.runtime.jobs import Job, open_sink, open_source
@@ -119,8 +119,8 @@ def _files(
     results: dict[Job, Report | Exception] = {}
     try:
         what = f"denoising {f'{len(jobs)} files' if len(jobs) > 1 else jobs[0].source.name}"
-        with output.progress_bar(what, sum(listening.length(job.source) for job in jobs)) as heard:
-            results.update(denoise_files(jobs, options, min(workers, len(jobs)), force, heard))
+        with output.progress_bar(what, sum(listening.length(job.source) for job in jobs)) as advance:
+            results.update(denoise_files(jobs, options, min(workers, len(jobs)), force, advance))
     finally:
         reports, errors = _show([results[job] for job in jobs if job in results], json)
     if plot:
@@ -156,7 +156,7 @@ def _line(report: Report) -> str:
 
 
 def _band(report: Report) -> str | None:
-    """What became of the sound above the model's band."""
+    """Return a note about the sound above the model's band."""
     if report.removed_above is not None:
         return f"sound above {report.removed_above / 1000:g} kHz was removed: the model does not hear it"
     if report.scaled_above is not None:

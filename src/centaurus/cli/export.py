@@ -70,7 +70,7 @@ def export(
 
 
 def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bool, json: bool) -> None:
-    """A step in C, or as WebAssembly, for every chunk."""
+    """Write a step in C, or as WebAssembly, for every chunk."""
     from centaurus.export.c import export_c, export_wasm
 
     for target in targets.values():

@@ -52,7 +52,7 @@ def exit_code(error: BaseException) -> int:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Around a command: interrupts, a closed pipe and a full disk end it with one line and their code."""
+    """A context around a command: interrupts, a closed pipe and a full disk end it with one line and their code."""
     main = threading.current_thread() is threading.main_thread()  # others cannot set what a signal does
     previous = signal.signal(signal.SIGTERM, _terminate) if main else None
     try:
@@ -134,5 +134,5 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """What is still buffered cannot be written, and must not fail once more when the interpreter ends."""
+    """Discard buffered output, which cannot be written and must not fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -74,7 +74,7 @@ def plan(
     force: bool,
     suffix: str,
 ) -> list[Task]:
-    """What to listen to: files and folders, standard input, or a microphone (at 16 kHz)."""
+    """Return the inputs: files and folders, standard input, or a microphone (at 16 kHz)."""
     from centaurus.runtime.io import from_microphone, from_pipe
     from centaurus.runtime.jobs import Job, find_inputs, open_source, plan_jobs
 
@@ -90,8 +90,8 @@ def plan(
         live = (lambda: from_microphone(16_000, device)) if mic else (lambda: from_pipe(sys.stdin.buffer, raw))
         return [Task(live, None if out is None else _free(Path(out), force), lambda: None)]
     if out is None:
-        found = find_inputs(inputs)
-        jobs, skipped = [Job(path, Path()) for path, _, _ in found.files], found.skipped
+        located = find_inputs(inputs)
+        jobs, skipped = [Job(path, Path()) for path, _, _ in located.files], located.skipped
     else:
         jobs, skipped = plan_jobs(inputs, out, force, suffix=suffix)
     note_skipped(skipped)
@@ -121,19 +121,19 @@ def length(path: Path) -> float:
 
 
 def refuse_terminal_input() -> None:
-    """Nobody types samples."""
+    """Refuse samples from a terminal."""
     if sys.stdin.isatty():
         raise typer.BadParameter("standard input is a terminal: pipe sound into it, as arecord -f S16_LE -r 16000 | …")
 
 
 def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[float], object]], None]) -> None:
-    """Every task in its turn. One that fails does not stop the others; the first one's code is the command's."""
+    """Run every task in turn. One that fails does not stop the others; the exit code is that of the first failure."""
     errors: list[Exception] = []
     total = sum(task.seconds() or 0.0 for task in tasks)
-    with output.progress_bar(what, total) as heard:
+    with output.progress_bar(what, total) as advance:
         for task in tasks:
             try:
-                run(task, heard)
+                run(task, advance)
             except (ValueError, OSError) as error:
                 if len(tasks) == 1 or isinstance(error, BrokenPipeError):
                     raise
@@ -144,7 +144,7 @@ def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[flo
 
 
 def write_result(task: Task, text: str) -> None:
-    """A whole result to its file."""
+    """Write a whole result to its file."""
     from centaurus.runtime.io import make_folder
     from centaurus.system import write_file
 
@@ -154,8 +154,8 @@ def write_result(task: Task, text: str) -> None:
     output.note(f"wrote {task.output}")
 
 
-class Hearing:
-    """Around listening: an interrupt ends live sound, and what was heard still counts. ``end`` then says so.
+class Interruptible:
+    """A context around reading a source: an interrupt ends live sound, and results up to it are kept.
 
     For a microphone Ctrl-C is how to stop, and not a fault; for a pipe it is one after everything has been written.
     """
@@ -176,7 +176,7 @@ class Hearing:
         return True
 
     def end(self, repaired: int, mic: bool) -> None:
-        """What is left to say."""
+        """Report repaired samples; raise the interrupt of a pipe."""
         note_repaired(repaired)
         if self._interrupt is not None and not mic:
             raise self._interrupt

@@ -48,8 +48,8 @@ for section, commands in SECTIONS.items():
 app.add_typer(data.app, name="data", rich_help_panel="Train and publish")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         from centaurus import __version__
 
         output.show(f"centaurus {__version__}")

@@ -44,14 +44,14 @@ def models(
         return
     from centaurus.runtime.cards import describe_shipped
 
-    found = describe_shipped()
+    shipped = describe_shipped()
     if json:
-        output.show_json([model.json() for model in found])
+        output.show_json([model.json() for model in shipped])
         return
     columns = ["name", "command", "kHz", "ms", "size", "score", "licence"]
     rows = [
         [m.name, m.command, f"{m.rate / 1000:g}", f"{1000 * m.latency:g}", output.size(m.bytes), m.score, m.licence]
-        for m in found
+        for m in shipped
     ]
     output.show_table(columns, rows, text=("command", "score", "licence"))
     output.show("\nms: latency. Networks to build and train: centaurus models --networks")

@@ -28,28 +28,28 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for another progr
 
 
 def show(text: object) -> None:
-    """A report as it prints itself, wrapped at the width of the terminal."""
+    """Print a report, wrapped at the width of the terminal."""
     _Piped(highlight=False, markup=False, emoji=False).print(str(text))
 
 
 def show_line(text: str) -> None:
-    """A line as it is, at once: for results that come one by one."""
+    """Print a line as it is, at once: for results that come one by one."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def show_sentence(text: str) -> None:
-    """A line at once, broken between words on a narrower terminal, and one line elsewhere."""
+    """Print a line at once, broken between words on a narrower terminal, and one line elsewhere."""
     show_line(_fitted(text, sys.stdout))
 
 
 def show_json(data: Any) -> None:
-    """Plain data, indented."""
+    """Print plain data as indented JSON."""
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[str] = ()) -> None:
-    """A table whose first column and those in ``text`` are left-aligned and whose others are numbers."""
+    """Print a table whose first column and those in ``text`` are left-aligned and whose others are numbers."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for position, column in enumerate(columns):
         left = position == 0 or column in text
@@ -96,7 +96,7 @@ def _is_piped() -> bool:
 
 
 def note(message: object) -> None:
-    """One line on standard error, for what is worth knowing while the work goes on."""
+    """Print one line on standard error, broken between words on a narrower terminal."""
     sys.stderr.write(f"{_fitted(f'centaurus: {message}', sys.stderr)}\n")
     sys.stderr.flush()
 
@@ -111,13 +111,13 @@ def _fitted(text: str, stream: TextIO) -> str:
 
 
 def fail(message: object, code: int = 2) -> NoReturn:
-    """One message on standard error and an exit code."""
+    """Print one message on standard error and exit with a code."""
     note(message)
     raise SystemExit(code)
 
 
 def size(count: float) -> str:
-    """Bytes for people: 1.5 GB."""
+    """Return bytes for people: 1.5 GB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -126,7 +126,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 12 ms."""
+    """Return seconds for people: 12 ms."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"

@@ -113,26 +113,26 @@ def _named_layer(name: str, sizes: dict[str, int]) -> SSM:
     return ct.SSM(kind, sizes["i"] * groups, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
 
 
-def _show_plan(found: Plan, json: bool) -> None:
+def _show_plan(plan: Plan, json: bool) -> None:
     if json:
-        output.show_json(found.json())
+        output.show_json(plan.json())
     else:
-        output.show(found)
+        output.show(plan)
 
 
 def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -> None:
     plans = planned_layers(network(name), batch, length)
-    seconds = sum(found.seconds for _, found in plans)
-    peak = max((found.peak_bytes for _, found in plans), default=0)
+    seconds = sum(plan.seconds for _, plan in plans)
+    peak = max((plan.peak_bytes for _, plan in plans), default=0)
     if json:
-        layers = [{"layer": layer, "plan": found.json()} for layer, found in plans]
+        layers = [{"layer": layer, "plan": plan.json()} for layer, plan in plans]
         output.show_json(
             {"name": name, "batch": batch, "length": length, "seconds": seconds, "peak_bytes": peak, "layers": layers}
         )
         return
-    for layer, found in plans if steps else ():
-        output.show(f"{layer}\n{found}\n")
-    rows = [_row(layer, found) for layer, found in plans]
+    for layer, plan in plans if steps else ():
+        output.show(f"{layer}\n{plan}\n")
+    rows = [_row(layer, plan) for layer, plan in plans]
     output.show_table(["layer", "samples", "convolved", "fwd ms", "bwd ms", "MB"], rows)
     output.show(
         f"\n{len(plans)} SSM layers, batch {batch} × {length} samples: {output.duration(seconds)} forward and "
@@ -140,13 +140,13 @@ def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -
     )
 
 
-def _row(layer: str, found: Plan) -> list[str]:
-    sizes: dict[str, int] = dict(found.sizes)
-    ways = {"multiply": "FFT", "direct": "directly", "chunked": "chunks", "scan": "recurrence"}
-    ways |= {"fft": "native FFT", "dft": "DFT products"}
-    way = next(f"{ways[step.kind]} {step.chunk or ''}" for step in found.steps if step.kind in ways)
-    numbers = [found.forward_seconds * 1e3, (found.seconds - found.forward_seconds) * 1e3, found.peak_bytes / 1e6]
-    return [_short(layer), str(sizes["t"]), way.strip(), *(f"{number:.1f}" for number in numbers)]
+def _row(layer: str, plan: Plan) -> list[str]:
+    sizes: dict[str, int] = dict(plan.sizes)
+    methods = {"multiply": "FFT", "direct": "directly", "chunked": "chunks", "scan": "recurrence"}
+    methods |= {"fft": "native FFT", "dft": "DFT products"}
+    method = next(f"{methods[step.kind]} {step.chunk or ''}" for step in plan.steps if step.kind in methods)
+    numbers = [plan.forward_seconds * 1e3, (plan.seconds - plan.forward_seconds) * 1e3, plan.peak_bytes / 1e6]
+    return [_short(layer), str(sizes["t"]), method.strip(), *(f"{number:.1f}" for number in numbers)]
 
 
 def _short(path: str) -> str:
@@ -170,9 +170,9 @@ def calibrate(
     measured: dict[int | str, dict[str, Any]] = {}
     with output.progress_bar("measuring this machine, about ten seconds for each number of threads", None):
         for kind in kinds:
-            found = measure_gpu() if isinstance(kind, str) else measure(kind)
-            found.write(Device.path(kind))
-            measured[kind] = asdict(found)
+            rates = measure_gpu() if isinstance(kind, str) else measure(kind)
+            rates.write(Device.path(kind))
+            measured[kind] = asdict(rates)
     if json:
         output.show_json({str(n): {"path": str(Device.path(n)), "device": rates} for n, rates in measured.items()})
         return

@@ -64,14 +64,14 @@ def spot(
         lines_of_json = jsonl or (out is not None and out.endswith(".jsonl"))
         settings = open_for("classifier", model, batch=1, threads=threads).settings
         smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
-        given = {"threshold": threshold, "window": smooth, "patience": patience}
-        smoothing = replace(smoothing, **{key: value for key, value in given.items() if value is not None})
+        options = {"threshold": threshold, "window": smooth, "patience": patience}
+        smoothing = replace(smoothing, **{key: value for key, value in options.items() if value is not None})
         layout = listening.layout(raw, rate, channels)
         chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
         tasks = listening.plan(inputs, mic, device, layout, out, force, ".jsonl" if lines_of_json else ".txt")
         several = len(tasks) > 1
 
-        def run(task: listening.Task, heard: Callable[[float], object]) -> None:
+        def run(task: listening.Task, advance: Callable[[float], object]) -> None:
             source = task.open()
             spotter = Spotter(model, source.rate, source.channels, smoothing, threads, chosen)
             lines: list[str] = []
@@ -82,16 +82,16 @@ def spot(
                 show(f"{'time':<14}{'keyword':<14}confidence")
             name = {"file": source.name} if several and lines_of_json else {}
             count = 0
-            with listening.Hearing(source) as hearing:
+            with listening.Interruptible(source) as reading:
                 for block in source.blocks:
                     count += _show(spotter.process(block), lines_of_json, name, show, launch)
-                    heard(block.shape[1] / source.rate)
+                    advance(block.shape[1] / source.rate)
             count += _show(spotter.flush(), lines_of_json, name, show, launch)
             if not count:
                 output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
             if task.output is not None:
                 listening.write_result(task, "".join(f"{line}\n" for line in lines))
-            hearing.end(spotter.repaired, mic)
+            reading.end(spotter.repaired, mic)
 
         listening.run_all(tasks, "spotting keywords", run)
         if launch is not None:
@@ -130,7 +130,7 @@ class Launcher:
 
 
 def _show(
-    found: list[Keyword],
+    keywords: list[Keyword],
     jsonl: bool,
     name: dict[str, Any],
     show: Callable[[str], object],
@@ -138,7 +138,7 @@ def _show(
 ) -> int:
     from centaurus.decode import clock
 
-    for keyword in found:
+    for keyword in keywords:
         if jsonl:
             data = {"time": round(keyword.time, 3), "keyword": keyword.word, "confidence": round(keyword.confidence, 4)}
             show(coder.dumps(name | data))
@@ -146,4 +146,4 @@ def _show(
             show(f"{clock(keyword.time):<14}{keyword.word:<14}{keyword.confidence:>10.2f}")
         if launch is not None:
             launch(keyword)
-    return len(found)
+    return len(keywords)

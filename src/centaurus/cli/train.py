@@ -88,7 +88,7 @@ def train(
 
 
 def _stopped(run: Run) -> str:
-    """What is left of a run that was interrupted."""
+    """Say what an interrupted run has kept."""
     if not run.folder.exists():
         return "stopped before the first step: nothing was kept"
     if run.last_checkpoint() is None:
@@ -140,7 +140,7 @@ def _check(
 
 
 def _show(settings: dict[str, Any], meanings: dict[str, str], json: bool) -> None:
-    """Every setting with its value and what it means; as JSON the values alone, as a run keeps them."""
+    """Print every setting with its value and meaning; as JSON only the values, as a run keeps them."""
     if json:
         output.show_json(settings)
         return
@@ -192,7 +192,7 @@ class Display:
         self.progress.stop()
 
     def machine(self, threads: str) -> None:
-        """Lines that say what the speed depends on."""
+        """Print what the speed depends on."""
         from centaurus.native.library import status
 
         native = status()
@@ -200,7 +200,7 @@ class Display:
         self.console.print(f"{'native kernels':>16}  {'used' if native.used else f'not used: {native.reason}'}")
 
     def prepared(self, notes: dict[str, Any], left_out: dict[str, str]) -> None:
-        """Lines that sum up the data."""
+        """Print a summary of the data."""
         for name, value in notes.items():
             shown = f"{len(value)}: {', '.join(map(str, value))}" if isinstance(value, list) else value
             self.console.print(f"{name.replace('_', ' '):>16}  {shown}")
@@ -216,7 +216,7 @@ class Display:
         self.progress.update(self.task, completed=record["progress"], now=now)
 
     def validated(self, record: dict[str, Any], best: bool) -> None:
-        """A line that stays."""
+        """Print a line that stays above the bar."""
         kept = {name: value for name, value in record.items() if name not in HIDDEN}
         if best:
             self.best = kept
@@ -243,14 +243,14 @@ def teacher_logits(
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ValueError(f"--part is K/N with 1 <= K <= N, such as 3/8: got {part!r}")
     model = Wav2Vec2(teacher)
-    found: Corpus | Index
+    utterances: Corpus | Index
     if recognise(data) == "mls":
-        found = open_index(data, [], LENGTH, split=split)
+        utterances = open_index(data, [], LENGTH, split=split)
     else:
-        found = measured(open_corpus(data, [split], ["speech"]))
-    if not len(found):
+        utterances = measured(open_corpus(data, [split], ["speech"]))
+    if not len(utterances):
         raise ValueError(f"{data} has no utterances in {split}")
-    written = write_logits(model, found, out, (int(number) - 1, int(count)), device, None if json else _note_count)
+    written = write_logits(model, utterances, out, (int(number) - 1, int(count)), device, None if json else _note_count)
     if json:
         output.show_json({"done": written.done, "before": written.before, "faults": written.faults})
         return

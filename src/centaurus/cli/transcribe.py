@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How a transcript is written."""
+    """The format of a transcript."""
 
     TEXT = "text"
     SRT = "srt"
@@ -65,17 +65,17 @@ def transcribe(
         if model == "commands":
             output.note("the model commands knows thirty words, not general English (see -h)")
 
-        def run(task: listening.Task, heard: Callable[[float], object]) -> None:
+        def run(task: listening.Task, advance: Callable[[float], object]) -> None:
             source = task.open()
             transcriber = Transcriber(model, source.rate, source.channels, threads)
             screen = Live(kind is Format.JSON) if live else None
             words: list[Word] = []
-            with listening.Hearing(source) as hearing:
+            with listening.Interruptible(source) as reading:
                 for block in source.blocks:
                     words += (done := transcriber.process(block))
                     if screen is not None:
                         screen.show(done, transcriber.partial)
-                    heard(block.shape[1] / source.rate)
+                    advance(block.shape[1] / source.rate)
             words += (done := transcriber.flush())
             if screen is not None:
                 screen.show(done, [])
@@ -86,7 +86,7 @@ def transcribe(
                 title = f"{source.name}\n" if len(tasks) > 1 and kind is Format.TEXT else ""
                 sys.stdout.write(title + _written(words, kind, source.name if len(tasks) > 1 else None))
                 sys.stdout.flush()
-            hearing.end(transcriber.repaired, mic)
+            reading.end(transcriber.repaired, mic)
 
         listening.run_all(tasks, "transcribing", run)
 
@@ -124,7 +124,7 @@ class Live:
         self._shown = ""
 
     def show(self, done: list[Word], partial: list[Word]) -> None:
-        """Words that have ended, and the one that may still change."""
+        """Print words that have ended, and the one that may still change."""
         from centaurus.decode import cues, join
 
         if self._json:

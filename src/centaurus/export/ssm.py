@@ -23,14 +23,14 @@ from centaurus.ssm import S6, SSM
 # product that is summed up afterwards, and a number of a table, which has to be stored, loaded and kept in cache.
 OPERATOR, PRODUCT, MULTIPLY, ELEMENT, NUMBER = 8e-7, 1.7e-7, 2.5e-11, 4e-10, 3e-10
 
-Way = Callable[[Graph, Local, str, str, int, int], str]
+Method = Callable[[Graph, Local, str, str, int, int], str]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way, the frames of its chunks, and what it costs."""
+    """A method, the frames of its chunks, and what it costs."""
 
-    run: Way
+    run: Method
     chunk: int
     seconds: float
 
@@ -50,7 +50,7 @@ def lower_ssm(g: Graph, layer: SSM, u: Signal, name: str) -> Signal:
 
 def choose(local: Local, frames: int) -> Choice:
     """Return the cheapest method for a piece of this many frames."""
-    return min((c for q in divisors(frames) for c in ways(local, frames, q)), key=lambda c: c.seconds)
+    return min((c for q in divisors(frames) for c in methods(local, frames, q)), key=lambda c: c.seconds)
 
 
 def divisors(n: int) -> list[int]:
@@ -58,8 +58,8 @@ def divisors(n: int) -> list[int]:
     return [q for q in range(1, n + 1) if n % q == 0]
 
 
-def ways(local: Local, frames: int, q: int) -> list[Choice]:
-    """Every way through a piece in chunks of q frames, with its estimated cost."""
+def methods(local: Local, frames: int, q: int) -> list[Choice]:
+    """Return every method for a piece in chunks of q frames, with its estimated cost."""
     shared, summed, new, rest = (local.count(x) for x in local.roles)
     chunks = frames // q
     inside, drive, read = shared * q * q * summed * new, 2 * shared * q * summed * rest, 2 * shared * q * new * rest
@@ -79,7 +79,7 @@ def ways(local: Local, frames: int, q: int) -> list[Choice]:
     return choices
 
 
-def _choice(run: Way, q: int, operators: int, products: int, multiplies: int, elements: int, numbers: int) -> Choice:
+def _choice(run: Method, q: int, operators: int, products: int, multiplies: int, elements: int, numbers: int) -> Choice:
     seconds = operators * OPERATOR + products * PRODUCT + multiplies * MULTIPLY + elements * ELEMENT + numbers * NUMBER
     return Choice(run, q, seconds)
 

@@ -92,9 +92,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     chain: Chain = ctx.chain
     u, *tensors = ctx.saved_tensors
     groups = chain.groups(tensors)
-    wanted = chain.groups(ctx.needs_input_grad[2:])
+    needed = chain.groups(ctx.needs_input_grad[2:])
     prepared = ctx.prepared
-    first = next((p for p, group in enumerate(wanted) if any(group)), len(chain.links))
+    first = next((p for p, group in enumerate(needed) if any(group)), len(chain.links))
     inputs = chain.tiles(u.permute([chain.signal.index(i) for i in chain.held]), chain.held)
     outputs = chain.tiles(grad.permute([chain.out.index(i) for i in chain.left]), chain.left)
     totals: list[list[Tensor] | None] = [None] * len(chain.links)
@@ -113,7 +113,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         if want_u:
             pieces[tile].copy_(dy)
     out: list[Any] = []
-    for link, total, group, want in zip(chain.links, totals, groups, wanted, strict=True):
+    for link, total, group, want in zip(chain.links, totals, groups, needed, strict=True):
         finished = link.finish(total, group) if total else [None] * len(group)
         out += [
             g.reshape(t.shape) if w and g is not None else None for g, t, w in zip(finished, group, want, strict=True)

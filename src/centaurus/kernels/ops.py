@@ -30,15 +30,15 @@ class Link(ABC):
     wants_input = True  # whether backward needs x itself
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """What is worth computing once for all tiles."""
+        """Return what is computed once for all tiles."""
         return tensors
 
     @abstractmethod
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        """The result, and whatever backward wants besides x."""
+        """Return the result, and what backward needs besides x."""
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
-        """What backward wants, without the result."""
+        """Return what backward needs, without the result."""
         return None
 
     @abstractmethod
@@ -223,15 +223,15 @@ class Multiply(Link):
         return x.permute([(order + out[-1]).index(i) for i in out])
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        _, summed, _, fresh = self._groups()
+        _, summed, _, new = self._groups()
         kernel = torch.fft.rfft(padded(tensors[0], self.length)) if self.samples else tensors[0]
-        return [self._bins(kernel, self.other, fresh, summed)]
+        return [self._bins(kernel, self.other, new, summed)]
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        shared, _, own, fresh = self._groups()
+        shared, _, own, new = self._groups()
         bins = self.recall(x, tensors)
         sizes = dict(self.sizes) | dict(zip(self.signal, x.shape, strict=True))
-        return self._rows(torch.bmm(tensors[0], bins), shared + fresh + own, sizes, self.out), bins
+        return self._rows(torch.bmm(tensors[0], bins), shared + new + own, sizes, self.out), bins
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
         _, summed, own, _ = self._groups()
@@ -239,8 +239,8 @@ class Multiply(Link):
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
         """dX = conj(K)ᵀ G and dK = G conj(X)ᵀ; no GEMM meets a lazily conjugated operand, which torch would copy."""
-        shared, summed, own, fresh = self._groups()
-        bins = self._bins(grad, self.out, fresh, own)
+        shared, summed, own, new = self._groups()
+        bins = self._bins(grad, self.out, new, own)
         few = bins.shape[2] < tensors[0].shape[2]  # fewer rows than channels: cheaper to conjugate the signal's side
         if few:
             bins = bins.conj_physical_()
@@ -257,9 +257,9 @@ class Multiply(Link):
         return self._rows(back, shared + summed + own, sizes, self.signal), [kernel]
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
-        shared, summed, _, fresh = self._groups()
+        shared, summed, _, new = self._groups()
         sizes = dict(self.sizes) | {self.other[-1]: self.length // 2 + 1}
-        total = self._rows(totals[0], shared + fresh + summed, sizes, self.other)
+        total = self._rows(totals[0], shared + new + summed, sizes, self.other)
         return [_outside(total, self.length, self.samples)]
 
 
@@ -348,7 +348,9 @@ class Chunked(Link):
         signal, out, into, out_of = self.indices()
         states = self.states + "η"
         local = (
-            tensors[0].contiguous() if self._lone(tensors[0]) else laid_out(tensors[0], self.kernel + "πκ", signal, out)
+            tensors[0].contiguous()
+            if self._size_one(tensors[0])
+            else laid_out(tensors[0], self.kernel + "πκ", signal, out)
         )
         return [
             local,
@@ -357,7 +359,7 @@ class Chunked(Link):
             tensors[3],
         ]
 
-    def _lone(self, local: Tensor) -> str:
+    def _size_one(self, local: Tensor) -> str:
         """Channels of the signal that are summed but of size one, where new ones come from the kernel.
 
         The signal is then repeated for each new channel (a view) rather than summed: one GEMM a channel, whose
@@ -370,32 +372,32 @@ class Chunked(Link):
             return summed
         return ""
 
-    def _repeated(self, blocks: Tensor, local: Tensor, lone: str) -> tuple[Tensor, str]:
+    def _repeated(self, blocks: Tensor, local: Tensor, single: str) -> tuple[Tensor, str]:
         """Return the signal's blocks without channels of size one, repeated for every new channel."""
         signal = self.indices()[0]
-        fresh = "".join(i for i in self.kernel if i not in self.signal)
-        sizes = [local.shape[self.kernel.index(i)] for i in fresh]
-        x = blocks.squeeze([signal.index(i) for i in lone])
-        return x.expand(*sizes, *x.shape), fresh + "".join(i for i in signal if i not in lone)
+        new = "".join(i for i in self.kernel if i not in self.signal)
+        sizes = [local.shape[self.kernel.index(i)] for i in new]
+        x = blocks.squeeze([signal.index(i) for i in single])
+        return x.expand(*sizes, *x.shape), new + "".join(i for i in signal if i not in single)
 
     def _inside(self, blocks: Tensor, local: Tensor) -> Tensor:
-        """What a chunk's own samples add to its output."""
+        """Return what a chunk's own samples add to its output."""
         signal, out, _, _ = self.indices()
-        lone = self._lone(local)
-        if not lone:
+        single = self._size_one(local)
+        if not single:
             return pair(blocks, signal, local, self.kernel + "πκ", out)
-        x, indices = self._repeated(blocks, local, lone)
-        kernel = "".join(i for i in self.kernel if i not in lone)
-        return pair(x, indices, local.squeeze([self.kernel.index(i) for i in lone]), kernel + "πκ", out)
+        x, indices = self._repeated(blocks, local, single)
+        kernel = "".join(i for i in self.kernel if i not in single)
+        return pair(x, indices, local.squeeze([self.kernel.index(i) for i in single]), kernel + "πκ", out)
 
     def _inside_gradient(self, blocks: Tensor, grad: Tensor, local: Tensor) -> Tensor:
         """Gradient of the Toeplitz table."""
         signal, out, _, _ = self.indices()
-        lone = self._lone(local)
-        if not lone:
+        single = self._size_one(local)
+        if not single:
             return pair(blocks, signal, grad, out, self.kernel + "πκ")
-        x, indices = self._repeated(blocks, local, lone)
-        kernel = "".join(i for i in self.kernel if i not in lone)
+        x, indices = self._repeated(blocks, local, single)
+        kernel = "".join(i for i in self.kernel if i not in single)
         return pair(x, indices, grad, out, kernel + "πκ").reshape(local.shape)
 
     def _decay(self, tensors: Tensors) -> Tensor:
@@ -470,17 +472,17 @@ class Recurrence(Link):
         """Indices of the modes that are shared, new, summed and inner; then the signal's own."""
         shared = "".join(i for i in self.signal if i in self.modes and i in self.out)
         summed = "".join(i for i in self.signal[:-1] if i in self.modes and i not in self.out)
-        fresh = "".join(i for i in self.out if i in self.modes and i not in self.signal)
+        new = "".join(i for i in self.out if i in self.modes and i not in self.signal)
         inner = "".join(i for i in self.modes if i not in self.signal and i not in self.out)
-        return shared, fresh, summed, inner, "".join(i for i in self.signal[:-1] if i not in self.modes)
+        return shared, new, summed, inner, "".join(i for i in self.signal[:-1] if i not in self.modes)
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Both tensors as (shared, new, summed, inner, 2)."""
-        shared, fresh, summed, inner, _ = self._groups()
+        shared, new, summed, inner, _ = self._groups()
         laid = []
         for x, indices in zip(tensors, (self.modes, self.weight), strict=True):
-            groups = [[x.shape[indices.index(i)] for i in group] for group in (shared, fresh, summed, inner)]
-            x = x.permute([*(indices.index(i) for i in shared + fresh + summed + inner), len(indices)])
+            groups = [[x.shape[indices.index(i)] for i in group] for group in (shared, new, summed, inner)]
+            x = x.permute([*(indices.index(i) for i in shared + new + summed + inner), len(indices)])
             laid.append(x.reshape(*(math.prod(sizes) for sizes in groups), 2).contiguous())
         return laid
 
@@ -498,25 +500,25 @@ class Recurrence(Link):
         return x.view([like[i] for i in order]).permute([order.index(i) for i in indices])
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        _, fresh, summed, _, _ = self._groups()
+        _, new, summed, _, _ = self._groups()
         y, saved = native.scan_forward(self._rows(x, self.signal, summed), tensors[0], tensors[1], save=True)
         sizes = dict(zip(self.signal, x.shape, strict=True)) | dict(self.sizes)
-        return self._back(y, sizes, self.out, fresh), saved
+        return self._back(y, sizes, self.out, new), saved
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
         return self.forward(x, tensors)[1]
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        _, fresh, summed, _, _ = self._groups()
-        u, dy = self._rows(x, self.signal, summed), self._rows(grad, self.out, fresh)
+        _, new, summed, _, _ = self._groups()
+        u, dy = self._rows(x, self.signal, summed), self._rows(grad, self.out, new)
         du, da, dw = native.scan_backward(u, dy, tensors[0], tensors[1], kept)
         sizes = dict(zip(self.signal, x.shape, strict=True))
         return self._back(du, sizes, self.signal, summed), [da, dw]
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
         """Gradients in the order of the tensors' own indices."""
-        shared, fresh, summed, inner, _ = self._groups()
-        order = shared + fresh + summed + inner
+        shared, new, summed, inner, _ = self._groups()
+        order = shared + new + summed + inner
         done = []
         for total, x, indices in zip(totals, tensors, (self.modes, self.weight), strict=True):
             sizes = [x.shape[indices.index(i)] for i in order]

@@ -21,8 +21,8 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
         else:
             y, y_indices = torch.view_as_real(y), y_indices + "~"
         return torch.view_as_complex(pair(x, x_indices, y, y_indices, out + "~").contiguous())
-    x, x_indices = _without_lone(x, x_indices, y_indices + out)
-    y, y_indices = _without_lone(y, y_indices, x_indices + out)
+    x, x_indices = _sum_unneeded(x, x_indices, y_indices + out)
+    y, y_indices = _sum_unneeded(y, y_indices, x_indices + out)
     summed = [index for index in x_indices if index in y_indices and index not in out]
     if not summed:
         aligned = align(x, x_indices, out) * align(y, y_indices, out)
@@ -64,9 +64,9 @@ def align(x: Tensor, indices: str, out: str) -> Tensor:
     return x[tuple(slice(None) if index in indices else None for index in out)]
 
 
-def _without_lone(x: Tensor, indices: str, needed: str) -> tuple[Tensor, str]:
+def _sum_unneeded(x: Tensor, indices: str, needed: str) -> tuple[Tensor, str]:
     """Sum over the indices that nothing else needs."""
-    lone = [axis for axis, index in enumerate(indices) if index not in needed]
-    if not lone:
+    summed = [axis for axis, index in enumerate(indices) if index not in needed]
+    if not summed:
         return x, indices
-    return x.sum(lone), "".join(index for index in indices if index in needed)
+    return x.sum(summed), "".join(index for index in indices if index in needed)

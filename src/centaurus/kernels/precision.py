@@ -77,7 +77,7 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_precision(u: Tensor, dtype: torch.dtype) -> None:
-    """A signal is never rounded silently: a double-precision one needs a double-precision layer."""
+    """Raise TypeError where a signal would be rounded silently: double precision needs a double-precision layer."""
     if u.dtype == torch.float64 and dtype != torch.float64:
         raise TypeError("this layer is float32 and the signal float64: use layer.double() or u.float()")
 
@@ -132,13 +132,13 @@ def rounded_products() -> Iterator[torch.dtype | None]:
 
 
 @contextmanager
-def _matmul_precision(wanted: str) -> Iterator[None]:
+def _matmul_precision(precision: str) -> Iterator[None]:
     """Set torch's float32 matmul precision, and leave it as it was."""
     before = torch.get_float32_matmul_precision()
-    if before == wanted:
+    if before == precision:
         yield
         return
-    torch.set_float32_matmul_precision(wanted)
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
@@ -170,5 +170,5 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     differs = _allowed.get().matmul != FULL and torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
     if not differs or torch.compiler.is_dynamo_compiling():
         return x @ y
-    found: Tensor = _Exact.apply(x, y)
-    return found
+    result: Tensor = _Exact.apply(x, y)
+    return result

@@ -206,15 +206,15 @@ class Program:
             indices = self.expression.operands[value.number]
             if isinstance(operand, Modes):
                 log_a = operand.log_a
-                indices, wanted = indices.replace(self.expression.time, "") + "η", value.indices + "η"
-                values[value.number] = align(operand.weight, indices, wanted)
+                indices, needed = indices.replace(self.expression.time, "") + "η", value.indices + "η"
+                values[value.number] = align(operand.weight, indices, needed)
                 continue
             if value.number == self.expression.kernel:  # lags beyond the signal have no effect
                 operand = operand.narrow(indices.index(self.expression.time), 0, self.plan.kernel_length)
-            wanted = self.chain.signal if value.signal else value.indices
-            lone = [axis for axis, i in enumerate(indices) if i not in wanted]
-            operand = operand.sum(lone) if lone else operand
-            values[value.number] = align(operand, "".join(i for i in indices if i in wanted), wanted)
+            needed = self.chain.signal if value.signal else value.indices
+            summed = [axis for axis, i in enumerate(indices) if i not in needed]
+            operand = operand.sum(summed) if summed else operand
+            values[value.number] = align(operand, "".join(i for i in indices if i in needed), needed)
         return values, log_a
 
     def _other(self, step: Step, values: Values, log_a: Tensor | None) -> Tensor:

@@ -41,10 +41,10 @@ class SelectiveScan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         *signals, A, E = ctx.saved_tensors[:6]
         starts = list(ctx.saved_tensors[6:])
-        found = [torch.empty_like(x) for x in signals]
+        grads = [torch.empty_like(x) for x in signals]
         dA, dE = torch.zeros_like(A), torch.zeros_like(E)
         parts = zip(
-            _segments([*signals, grad.permute(2, 0, 1).contiguous()], A), _segments(found, A), starts, strict=True
+            _segments([*signals, grad.permute(2, 0, 1).contiguous()], A), _segments(grads, A), starts, strict=True
         )
         adjoint = torch.zeros_like(starts[0])  # of the state after the segment
         for (v, d, into, out_of, g), (dv, dd, dinto, dout_of), start in reversed(list(parts)):
@@ -63,8 +63,8 @@ class SelectiveScan(torch.autograd.Function):
             dA -= torch.einsum("tbin,tbi->in", lost, d)
             torch.mul(driven, d, out=dv)
             torch.sub(driven * v, torch.einsum("tbin,in->tbi", lost, A), out=dd)
-        du, ddt = (x.permute(1, 2, 0) for x in found[:2])
-        return du, ddt, found[2].transpose(0, 1), found[3].transpose(0, 1), dA, dE
+        du, ddt = (x.permute(1, 2, 0) for x in grads[:2])
+        return du, ddt, grads[2].transpose(0, 1), grads[3].transpose(0, 1), dA, dE
 
 
 def _segments(signals: list[Tensor], A: Tensor) -> list[list[Tensor]]:

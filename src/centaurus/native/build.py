@@ -27,8 +27,8 @@ def find_compiler() -> list[str] | None:
     """Return the command of the C compiler: ``CC`` if it is set, else the first of cc, gcc and clang, else None."""
     if os.environ.get("CC"):
         return shlex.split(os.environ["CC"])
-    found = next((name for name in COMPILERS if shutil.which(name)), None)
-    return None if found is None else [found]
+    compiler = next((name for name in COMPILERS if shutil.which(name)), None)
+    return None if compiler is None else [compiler]
 
 
 def cpu_name() -> str:

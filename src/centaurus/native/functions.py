@@ -202,8 +202,8 @@ class Selective(torch.autograd.Function):
         assert kernels is not None
         ctx.states = A.shape[1]
         more = -A.shape[1] % lanes
-        given = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (into, out_of, A, E)]
-        tensors = [x.contiguous() for x in (u, dt, *given)]
+        padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (into, out_of, A, E)]
+        tensors = [x.contiguous() for x in (u, dt, *padded)]
         b, i, t = u.shape
         n = ctx.states + more
         y = torch.empty_like(tensors[0])
@@ -223,11 +223,11 @@ class Selective(torch.autograd.Function):
         grad = grad.contiguous()
         b, i, t = grad.shape
         n = saved.shape[-1]
-        wanted = [torch.empty_like(x) for x in tensors[:4]]
+        grads = [torch.empty_like(x) for x in tensors[:4]]
         parts = _parts(b, 32.0 * grad.numel() * n)
         sums = torch.zeros(2, len(parts), i, n, dtype=torch.float64)
         run = kernels.centaurus_selective_backward
-        arguments = [_at(x) for x in (*tensors, grad, saved, *wanted)]
+        arguments = [_at(x) for x in (*tensors, grad, saved, *grads)]
 
         def call(part: int, first: int, last: int) -> int:
             failed: int = run(*arguments, _at(sums[0, part]), _at(sums[1, part]), i, n, t, first, last)
@@ -235,5 +235,5 @@ class Selective(torch.autograd.Function):
 
         _run(parts, call)
         dA, dE = (x[:, : ctx.states].to(grad.dtype) for x in sums.sum(1))
-        du, ddt, dB, dC = wanted
+        du, ddt, dB, dC = grads
         return du, ddt, dB[..., : ctx.states], dC[..., : ctx.states], dA, dE

@@ -185,10 +185,10 @@ def transform(r: Rates, indices: str, signal: bool) -> Cost:
 def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
     """Spectrum times spectrum."""
     summed = only(both(x, k), out)
-    own, fresh = r.count(only(x, k)), r.count(only(k, x))
+    own, new = r.count(only(x, k)), r.count(only(k, x))
     shared, depth = r.count(both(both(x, k), out)), r.count(summed)
     result = 2 * r.count(out) * r.bins
-    flops = float(COMPLEX_FLOPS) * r.bins * shared * own * fresh * depth
+    flops = float(COMPLEX_FLOPS) * r.bins * shared * own * new * depth
     if not summed:
         once = SPECTRUM_PASSES * r.moved(result)
         return r.done(flops, once, 3 * once, result, signal=True)
@@ -196,9 +196,9 @@ def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
     into, outof, kernel = r.count(x) * r.bins, r.count(out) * r.bins, r.count(k) * r.bins
     tiles = r.tiles(2 * max(into, outof) / r.rows)
     columns = max(1.0, own / tiles)
-    product = tiles * r.gemm(matrices, fresh, depth, columns, True)
+    product = tiles * r.gemm(matrices, new, depth, columns, True)
     forward = product + r.turned(into) + r.turned(outof) + r.turned(kernel)
-    back = tiles * (r.gemm(matrices, depth, fresh, columns, True) + r.gemm(matrices, fresh, columns, depth, True))
+    back = tiles * (r.gemm(matrices, depth, new, columns, True) + r.gemm(matrices, new, columns, depth, True))
     back += r.turned(outof) + 2 * r.turned(into) + r.turned(kernel) + tiles * r.moved(2 * kernel)
     if tiles > 1:  # what is computed again stops before the product
         back -= r.turned(outof) + r.turned(kernel) + product
@@ -242,19 +242,19 @@ def direct(r: Rates, x: str, k: str, out: str) -> Cost:
     blocks = math.ceil(r.samples / block)
     reach = 1 if blocks == 1 else 2
     shared, own = r.count(both(both(x, k), out)), r.count(only(x, k))
-    depth, fresh = (
+    depth, new = (
         r.count(only(both(x, k), out)),
         r.count(only(k, x)),
     )
-    gemm = reach * r.gemm(shared, own * blocks, depth * block, fresh * block)
+    gemm = reach * r.gemm(shared, own * blocks, depth * block, new * block)
     back = reach * (
-        r.gemm(shared, own * blocks, fresh * block, depth * block)
-        + r.gemm(shared, depth * block, own * blocks, fresh * block)
+        r.gemm(shared, own * blocks, new * block, depth * block)
+        + r.gemm(shared, depth * block, own * blocks, new * block)
     )
     table = reach * r.count(k) * block * block
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
     build = TOEPLITZ_PASSES * r.moved(table) + 2 * table * REAL / r.device.fresh + TOEPLITZ_CALLS * r.device.call
-    flops = 2.0 * reach * shared * own * blocks * depth * fresh * block * block
+    flops = 2.0 * reach * shared * own * blocks * depth * new * block * block
     cost = r.done(flops, gemm + copies + build, back + copies + build, r.count(out) * r.samples, signal=True)
     return Cost(cost.flops, cost.seconds, cost.backward, cost.kept + TOEPLITZ_COPIES * table * REAL, cost.transient)
 
@@ -272,7 +272,7 @@ class _Chunks:
 
     @property
     def gemms(self) -> tuple[tuple[float, float, float, float], ...]:
-        """Inside a chunk, into the states and out of them."""
+        """The GEMMs inside a chunk, into the states and out of them."""
         return self.inside, self.into, self.out_of
 
 
@@ -281,7 +281,7 @@ def _chunks(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
     kernel = "".join(i for i in weight if i in x or i in out)
     own = only(only(x, modes), phase)
     columns = r.count(only(x, weight)) * count
-    shared, depth, fresh = both(both(x, kernel), out), only(both(x, kernel), out), only(kernel, x)
+    shared, depth, new = both(both(x, kernel), out), only(both(x, kernel), out), only(kernel, x)
     driven = r.count(phase) if phase else 1
     read = r.count(both(modes, out))
     rest = 2 * r.count(modes) // max(1, read) * r.count(both(own, weight))
@@ -289,7 +289,7 @@ def _chunks(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
         count=count,
         states=r.count(modes) * r.count(own) * count * 2.0,
         kernel=kernel,
-        inside=(r.count(shared), columns, r.count(depth) * chunk, r.count(fresh) * chunk),
+        inside=(r.count(shared), columns, r.count(depth) * chunk, r.count(new) * chunk),
         into=(r.count(both(modes, x)), r.count(own) * count, chunk * driven, 2 * r.count(only(modes, x))),
         out_of=(read, columns, rest, r.count(only(only(weight, modes), x)) * chunk),
     )

@@ -45,7 +45,7 @@ class Device:
 
     @staticmethod
     def path(key: int | str) -> Path:
-        """Where ``centaurus calibrate`` stores rates: of this machine by its number of threads, or of ``"cuda"``."""
+        """Return the file of ``centaurus calibrate``: of this machine by its number of threads, or of ``"cuda"``."""
         return cache_folder() / f"device-{key}.json"
 
     @staticmethod
@@ -137,8 +137,8 @@ def _stored(name: str, threads: int, native: bool) -> Device:
     if name == "cuda":
         path = Device.path(name)
         return Device.read(path) if path.is_file() else CUDA
-    found = [re.fullmatch(r"device-([1-9]\d*)\.json", path.name) for path in cache_folder().glob("device-*.json")]
-    counts = [int(match[1]) for match in found if match]
+    matches = [re.fullmatch(r"device-([1-9]\d*)\.json", path.name) for path in cache_folder().glob("device-*.json")]
+    counts = [int(match[1]) for match in matches if match]
     if counts:
         device = Device.read(Device.path(_nearest(counts, threads)))
     else:

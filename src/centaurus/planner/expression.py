@@ -32,7 +32,7 @@ class Expression:
 
     @property
     def frequency(self) -> str:
-        """What takes the place of time in a spectrum."""
+        """The index that takes the place of time in a spectrum."""
         return "ω" if any("f" in op for op in self.operands) else "f"
 
     def name(self, position: int) -> str:
@@ -115,7 +115,7 @@ def sizes_of(expression: Expression, shapes: Sequence[Sequence[int]]) -> tuple[d
 
 
 def check_size(index: str, size: object, name: str = "sizes") -> int:
-    """A size is a whole number of at least one."""
+    """Return a size; raise ExpressionError unless it is a whole number of at least one."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ExpressionError(f"index {index!r} of {name} has size {size!r}: a whole number of at least 1 is needed")
     return size
@@ -123,11 +123,11 @@ def check_size(index: str, size: object, name: str = "sizes") -> int:
 
 def check_sizes(expression: Expression, sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes for every index of the expression, complete and valid."""
-    wanted = sorted({index for op in expression.operands for index in op})
-    missing = [index for index in wanted if index not in sizes]
+    indices = sorted({index for op in expression.operands for index in op})
+    missing = [index for index in indices if index not in sizes]
     if missing:
         raise ExpressionError(f"no size given for index {missing[0]!r} of {expression}")
-    unknown = sorted(set(sizes) - set(wanted))
+    unknown = sorted(set(sizes) - set(indices))
     if unknown:
         raise ExpressionError(f"size given for index {unknown[0]!r}, which {expression} does not have")
-    return {index: check_size(index, sizes[index]) for index in wanted}
+    return {index: check_size(index, sizes[index]) for index in indices}

@@ -95,8 +95,8 @@ class Search:
         self.own = "".join(owned)
         self.batch = owned[0] if owned else ""
         self.rates = Rates(problem.device, self.size, samples, kernel, self.fft, self.batch, problem.backward)
-        found = dict.fromkeys(i for op in (*e.operands, e.output) for i in op if i != e.time)
-        self.order = "".join(sorted(found, key=self._rank))
+        indices = dict.fromkeys(i for op in (*e.operands, e.output) for i in op if i != e.time)
+        self.order = "".join(sorted(indices, key=self._rank))
         self._needed: dict[int, str] = {}
 
     def _rank(self, index: str) -> int:
@@ -114,17 +114,17 @@ class Search:
             outside = set(e.output)
             for p, op in enumerate(e.operands):
                 (inside if mask >> p & 1 else outside).update(op)
-            found = [i for i in self.order if i in inside and i in outside]
-            found.sort(key=lambda i: i in self.own)
-            self._needed[mask] = "".join(found)
+            indices = [i for i in self.order if i in inside and i in outside]
+            indices.sort(key=lambda i: i in self.own)
+            self._needed[mask] = "".join(indices)
         return self._needed[mask]
 
     def indices(self, state: Node) -> str:
         """Indices of a state's tensor, without time. Modes cannot be summed before there is a kernel."""
-        found = self.needed(state.mask)
+        needed = self.needed(state.mask)
         if state.domain == "modes":
-            return self.problem.modes + "".join(i for i in found if i not in self.problem.modes)
-        return found
+            return self.problem.modes + "".join(i for i in needed if i not in self.problem.modes)
+        return needed
 
     def start(self, position: int) -> Node:
         """The state of an operand by itself."""
@@ -361,8 +361,8 @@ def _problem(
 @lru_cache(maxsize=4096)
 def _solve(problem: Problem, allowed: Filter | None = None) -> Plan:
     search = Search(problem, allowed)
-    found = search.entries().get(Node(search.full, "time"), [])
-    if not found:
+    entries = search.entries().get(Node(search.full, "time"), [])
+    if not entries:
         if problem.limit is None:
             raise ExpressionError(f"no plan for {problem.expression}")
         search = Search(replace(problem, limit=sys.maxsize), allowed)
@@ -371,8 +371,8 @@ def _solve(problem: Problem, allowed: Filter | None = None) -> Plan:
             f"no plan of {problem.expression} fits {problem.limit:,} bytes: the closest needs {least.peak:,} "
             f"({_plan(search, least, 'closest').summary()})"
         )
-    found = sorted(found, key=lambda e: e.seconds)
-    plans = [_plan(search, entry, "planned") for entry in found[: RUNNERS_UP + 1]]
+    entries = sorted(entries, key=lambda e: e.seconds)
+    plans = [_plan(search, entry, "planned") for entry in entries[: RUNNERS_UP + 1]]
     return Plan(**{**plans[0].__dict__, "runners_up": tuple(plans[1:])})
 
 
@@ -408,5 +408,5 @@ def enumerate_plans(
     profile = Device.load(device) if isinstance(device, str) else device
     key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, None)
     search = Search(_problem(*key))
-    found = search.entries(every=True)[Node(search.full, "time")]
-    return [_plan(search, entry, "enumerated") for entry in sorted(found, key=lambda e: e.seconds)]
+    entries = search.entries(every=True)[Node(search.full, "time")]
+    return [_plan(search, entry, "enumerated") for entry in sorted(entries, key=lambda e: e.seconds)]

@@ -91,11 +91,11 @@ def configure(preset: Preset = "paper") -> KeywordSettings:
 
 def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     """Words and background noise of a folder, with its official split."""
-    found = settings.find(folder, ("train", "val"))
-    elsewhere = settings.find(settings.noise, kinds=("noise",)) if settings.noise else found
+    corpus = settings.find(folder, ("train", "val"))
+    elsewhere = settings.find(settings.noise, kinds=("noise",)) if settings.noise else corpus
     noise = settings.read(elsewhere.where(kind="noise"))
-    words = held_out(settings.read(found.where(kind="word")))
-    speech = settings.read(found.where(kind="speech")) if settings.background else None
+    words = held_out(settings.read(corpus.where(kind="word")))
+    speech = settings.read(corpus.where(kind="speech")) if settings.background else None
     train = Keywords(
         words.split("train"), _words(settings.words), noise_of(noise, "train"), settings.background, _varied(settings),
         settings.seconds, speech and speech.split("train"),
@@ -105,9 +105,9 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
         words.split("val"), names, noise_of(noise, "val"), settings.background, NONE, settings.seconds,
         speech and speech.split("val"),
     )  # fmt: skip
-    notes = {"layout": found.name, "classes": list(train.classes), "train_examples": train.size()}
+    notes = {"layout": corpus.name, "classes": list(train.classes), "train_examples": train.size()}
     notes |= {"val_examples": check.size(), "word_hours": hours(words), "noise_hours": hours(noise)}
-    faults = {**found.faults.found, **words.faults.found, **noise.faults.found}
+    faults = {**corpus.faults.found, **words.faults.found, **noise.faults.found}
     teacher = answers_of(settings.teacher, train.classes) if settings.teacher else None
     objective = Classify(network(settings, train.classes), settings.losses, settings.smoothing, teacher)
     corpora = (words, noise) if speech is None else (words, noise, speech)
@@ -129,7 +129,7 @@ def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
 
 
 def tune_blocks(net: Network, count: int, rate: float) -> None:
-    """Spread the modes of the first blocks over what they hear: speech at first, slower changes further in."""
+    """Spread the modes of the first blocks over their band: speech at first, slower changes further in."""
     blocks = [block for block in net.modules() if isinstance(block, Block)]
     for k, block in enumerate(blocks[:count]):
         if isinstance(block.body, SSM):

@@ -53,7 +53,7 @@ def train(
     watcher: Watcher | None = None,
     allow_changed_data: bool = False,
 ) -> Standing:
-    """Train, or go on with, a run. In its folder: the best and the last model, and a card.
+    """Train a run from its start or its last checkpoint; its folder gets the best and the last model, and a card.
 
     A run that goes on refuses clips other than those it began with, unless ``allow_changed_data``. One that fails
     before its first step leaves no folder behind.
@@ -124,7 +124,7 @@ def _short(value: object) -> str:
 
 
 def leave() -> bool:
-    """Part from the other processes after the last run; whether this was the first of them."""
+    """Leave the process group after the last run; return whether this was its first process."""
     state = PartialState(cpu=not torch.cuda.is_available())
     first = bool(state.is_main_process)
     state.destroy_process_group()

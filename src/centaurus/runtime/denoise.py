@@ -64,9 +64,9 @@ class Denoiser:
         self._wet = cleaned_share(mix, attn_limit_db)
         self.session: Streaming = open_for("denoiser", model, batch=channels, threads=threads)
         self._intake = Intake(rate, channels, self.session.settings.rate, peak=self.session.settings.peak)
-        heard = self.session.settings.rate
-        self._upper = UpperBand(rate, heard, channels) if band == "full" and rate > heard else None
-        self._back = Resampler(heard, rate, channels if self._upper is None else 2 * channels)
+        network_rate = self.session.settings.rate
+        self._upper = UpperBand(rate, network_rate, channels) if band == "full" and rate > network_rate else None
+        self._back = Resampler(network_rate, rate, channels if self._upper is None else 2 * channels)
         self.delay = 0 if block is None else _shortage(self.session.settings, rate, block, self._upper is not None)
         self._single = False
         self._start()
@@ -87,8 +87,8 @@ class Denoiser:
     @property
     def removed_above(self) -> float | None:
         """The frequency in Hz above which nothing is left of the input, if there was anything."""
-        heard = self.session.settings.rate
-        return heard / 2 if heard < self.rate and self._wet == 1.0 and self._upper is None else None
+        network_rate = self.session.settings.rate
+        return network_rate / 2 if network_rate < self.rate and self._wet == 1.0 and self._upper is None else None
 
     @property
     def scaled_above(self) -> float | None:
@@ -107,8 +107,8 @@ class Denoiser:
         rows = self._rows(x)
         if rows.shape[1]:
             self._dry = np.concatenate([self._dry, rows], axis=1)
-        heard = self._intake.resample(rows)
-        clean = self._give(self._back.process(self._with_low(heard, self._at_place(self.session.process(heard)))))
+        low = self._intake.resample(rows)
+        clean = self._give(self._back.process(self._with_low(low, self._at_place(self.session.process(low)))))
         if self.block is not None:
             late = np.concatenate([self._late, clean], axis=1)
             clean, self._late = late[:, : self.block], late[:, self.block :]
@@ -117,10 +117,10 @@ class Denoiser:
     def flush(self) -> Block:
         """Return the remaining samples, shaped like the last ones, and reset the stream."""
         silence = np.zeros((self.channels, self.session.settings.delay), np.float32)
-        heard = np.concatenate([self._intake.flush(), silence], axis=1)
-        parts = (self.session.process(heard), self.session.flush().reshape(self.channels, -1))
+        low = np.concatenate([self._intake.flush(), silence], axis=1)
+        parts = (self.session.process(low), self.session.flush().reshape(self.channels, -1))
         clean = np.concatenate([self._at_place(x) for x in parts], axis=1)
-        tail = np.concatenate([self._back.process(self._with_low(heard, clean)), self._back.flush()], axis=1)
+        tail = np.concatenate([self._back.process(self._with_low(low, clean)), self._back.flush()], axis=1)
         if self._upper is not None:
             self._upper.end()
         missing = self._dry.shape[1] - self._ready.shape[1] - tail.shape[1]
@@ -135,9 +135,9 @@ class Denoiser:
         self._early -= dropped
         return clean[:, dropped:]
 
-    def _with_low(self, heard: Block, clean: Block) -> Block:
+    def _with_low(self, low: Block, clean: Block) -> Block:
         """The network's output, and where the band above is kept, below it the network's input at the same places."""
-        return clean if self._upper is None else np.concatenate([clean, self._upper.pair(heard, clean)])
+        return clean if self._upper is None else np.concatenate([clean, self._upper.pair(low, clean)])
 
     def _rows(self, x: ArrayLike) -> Block:
         with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` takes out
@@ -161,10 +161,10 @@ class Denoiser:
 
 
 def _shortage(settings: Settings, rate: int, block: int, full: bool) -> int:
-    """How many samples the output lags behind at most: by resamplers, the network's chunk and, if full, the gains."""
+    """Return by how many samples the output lags at most: resamplers, the network's chunk and, if full, the gains."""
     into, back = Resampler(rate, settings.rate, 1), Resampler(settings.rate, rate, 1)
     silence = np.zeros((1, block), np.float32)
-    taken = waiting = given = worst = 0
+    taken = waiting = returned = worst = 0
     early, known = settings.delay, 0
     while taken < SETTLED * rate:
         taken += block
@@ -173,10 +173,10 @@ def _shortage(settings: Settings, rate: int, block: int, full: bool) -> int:
         waiting -= ready
         dropped = min(early, ready)
         early -= dropped
-        given += back.process(np.zeros((1, ready - dropped), np.float32)).shape[1]
+        returned += back.process(np.zeros((1, ready - dropped), np.float32)).shape[1]
         known += ready - dropped
-        lasting = known // FRAME * FRAME * rate // settings.rate if full else given
-        worst = max(worst, taken - min(given, lasting))
+        lasting = known // FRAME * FRAME * rate // settings.rate if full else returned
+        worst = max(worst, taken - min(returned, lasting))
     return worst
 
 
@@ -221,7 +221,7 @@ class Stopped(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Options:
-    """How to denoise."""
+    """Settings of denoising."""
 
     model: str = "denoise-16k"
     mix: float = 1.0
@@ -242,7 +242,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Report:
-    """What was done. Levels are in dBFS, ``seconds`` of sound took ``took`` seconds, frequencies are in Hz."""
+    """Figures of a denoised file: levels in dBFS, frequencies in Hz; ``seconds`` of sound took ``took`` seconds."""
 
     source: str
     output: str
@@ -267,7 +267,7 @@ class Report:
         return self.ended is not None
 
     def json(self) -> dict[str, Any]:
-        """As plain data; silence has no level."""
+        """Return plain data; silence has no level."""
         data = asdict(replace(self, ended=None)) | {"seconds": self.seconds, "interrupted": self.interrupted}
         del data["ended"]
         return {key: None if value == float("-inf") else value for key, value in data.items()}
@@ -279,8 +279,8 @@ class Level:
     def __init__(self) -> None:
         self._power, self._count = 0.0, 0
 
-    def hear(self, x: Block) -> None:
-        """Take a block into account."""
+    def add(self, x: Block) -> None:
+        """Add a block."""
         self._power += float(np.vdot(x, x))
         self._count += x.size
 
@@ -294,18 +294,18 @@ def denoise_stream(
     sink: Sink,
     denoiser: Denoiser,
     output: str,
-    heard: Callable[[float], object] = lambda seconds: None,
+    on_seconds: Callable[[float], object] = lambda seconds: None,
 ) -> Report:
-    """Everything from a source to a sink. ``heard`` is told the seconds of every block, and may raise to stop.
+    """Denoise a source into a sink. ``on_seconds`` is called with the seconds of every block, and may raise to stop.
 
     An interrupt, or a pipe that ends before the length it promised, ends a live recording and not the result: what was
-    heard is written whole, and the report says what ended it.
+    read is written whole, and the report says what ended it.
     """
     begin, frames, repaired = time.perf_counter(), 0, denoiser.repaired
     before, after = Level(), Level()
 
     def write(x: Block) -> None:
-        after.hear(x)
+        after.add(x)
         sink.write(x)
 
     ended: BaseException | None = None
@@ -313,9 +313,9 @@ def denoise_stream(
         for block in source.blocks:
             clean = denoiser.process(block)
             frames += block.shape[1]
-            before.hear(block)
+            before.add(block)
             write(clean)
-            heard(block.shape[1] / source.rate)
+            on_seconds(block.shape[1] / source.rate)
     except (KeyboardInterrupt, AudioError) as error:
         if not source.live:
             raise
@@ -344,7 +344,9 @@ class FileDenoiser:
         self.options = options
         self._ready: dict[tuple[int, int, bool], Denoiser] = {}
 
-    def run(self, job: Job, overwrite: bool = False, heard: Callable[[float], object] = lambda seconds: None) -> Report:
+    def run(
+        self, job: Job, overwrite: bool = False, on_seconds: Callable[[float], object] = lambda seconds: None
+    ) -> Report:
         """One file: whole in the end, or not there."""
         source = open_source(job.source)
         seconds = (source.frames or 0) / source.rate
@@ -352,7 +354,7 @@ class FileDenoiser:
         denoiser = self._ready.pop(key, None) or self.options.open(source.rate, source.channels, seconds)
         make_folder(job.output.parent)
         with open_sink(job, source.layout, source.frames, overwrite) as sink:
-            report = denoise_stream(source, sink, denoiser, str(job.output), heard)
+            report = denoise_stream(source, sink, denoiser, str(job.output), on_seconds)
         self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something
         return report
 
@@ -362,7 +364,7 @@ def denoise_files(
     options: Options,
     workers: int = 1,
     overwrite: bool = False,
-    heard: Callable[[float], object] = lambda seconds: None,
+    on_seconds: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[tuple[Job, Report | Exception]]:
     """Every job with its report or its error, as they finish, by ``workers`` threads with a session each."""
     idle: SimpleQueue[FileDenoiser] = SimpleQueue()
@@ -370,15 +372,15 @@ def denoise_files(
         idle.put(FileDenoiser(options))
     stop = threading.Event()
 
-    def listen(seconds: float) -> None:
+    def count(seconds: float) -> None:
         if stop.is_set():
             raise Stopped
-        heard(seconds)
+        on_seconds(seconds)
 
     def run(job: Job) -> Report:
         denoiser = idle.get()
         try:
-            return denoiser.run(job, overwrite, listen)
+            return denoiser.run(job, overwrite, count)
         finally:
             idle.put(denoiser)
 

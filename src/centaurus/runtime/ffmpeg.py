@@ -41,11 +41,11 @@ def is_container(path: str | os.PathLike[str]) -> bool:
 
 
 def program(path: str | os.PathLike[str]) -> str:
-    """Where ffmpeg is; without it, an error that says so about the file."""
-    found = shutil.which("ffmpeg")
-    if found is None:
+    """Return the path of ffmpeg; the error without one names the file."""
+    executable = shutil.which("ffmpeg")
+    if executable is None:
         raise AudioError(f"{path}: {Path(path).suffix} files need the ffmpeg program, which is not on the PATH")
-    return found
+    return executable
 
 
 def is_available() -> bool:
@@ -54,7 +54,7 @@ def is_available() -> bool:
 
 
 def seconds(path: str | os.PathLike[str]) -> float:
-    """How long a file says that it is; 0 where it does not."""
+    """Return the length that a file states, in seconds; 0 where it does not."""
     return _told(path, _DURATION)
 
 
@@ -62,8 +62,8 @@ def _told(path: str | os.PathLike[str], time: re.Pattern[str], *more: str) -> fl
     """The seconds that ffmpeg prints about a file; 0 if none."""
     command = [program(path), "-nostdin", "-hide_banner", *LOCAL, "-i", _file(path), *more]
     told = subprocess.run(command, capture_output=True, check=False).stderr.decode(errors="replace")
-    found = time.findall(told)
-    hours, minutes, rest = found[-1] if found else (0, 0, 0.0)
+    times = time.findall(told)
+    hours, minutes, rest = times[-1] if times else (0, 0, 0.0)
     return int(hours) * 3600 + int(minutes) * 60 + float(rest)
 
 
@@ -199,7 +199,7 @@ def _kept(original: str | os.PathLike[str] | None, path: Path) -> tuple[list[str
 
 
 def _file(path: str | os.PathLike[str]) -> str:
-    """As an absolute file: ffmpeg takes names such as ``concat:…`` for something else."""
+    """Return an absolute file name: ffmpeg takes names such as ``concat:…`` for something else."""
     return f"file:{Path(path).absolute()}"
 
 

@@ -39,21 +39,21 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathL
 
     A folder may hold anything: what is not audio is skipped and named. A file that was named itself must be audio.
     """
-    found = Inputs()
+    located = Inputs()
     if any(os.fspath(path) == "" for path in inputs):
         raise AudioError("the name of an input is empty")  # as a path it would be the whole current folder
     for path in map(Path, inputs):
         if os.path.isdir(path):
-            _walk(path, found, None if output is None else Path(output).resolve())
+            _walk(path, located, None if output is None else Path(output).resolve())
         else:
             if path.suffix.lower() in MODELS:
                 raise AudioError(f"{path}: is a model, not audio: give it with --model")
-            found.files.append((path, path, Path(path.name)))
-    return found
+            located.files.append((path, path, Path(path.name)))
+    return located
 
 
-def _walk(folder: Path, found: Inputs, output: Path | None) -> None:
-    before = len(found.files)
+def _walk(folder: Path, located: Inputs, output: Path | None) -> None:
+    before = len(located.files)
     for path in sorted(folder.rglob("*")):
         below = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in below.parts)
@@ -61,10 +61,12 @@ def _walk(folder: Path, found: Inputs, output: Path | None) -> None:
         if not path.is_file() or hidden or inside:
             continue
         if path.suffix.lower() in KINDS or (ffmpeg.is_container(path) and ffmpeg.is_available()):
-            found.files.append((path, folder, below))
+            located.files.append((path, folder, below))
         else:
-            found.skipped[path] = "needs ffmpeg, which is not on the PATH" if ffmpeg.is_container(path) else "not audio"
-    if len(found.files) == before:
+            located.skipped[path] = (
+                "needs ffmpeg, which is not on the PATH" if ffmpeg.is_container(path) else "not audio"
+            )
+    if len(located.files) == before:
         kinds = ", ".join(sorted(KINDS | (set(ffmpeg.CONTAINERS) if ffmpeg.is_available() else set())))
         raise AudioError(f"{folder}: holds no audio files ({kinds})")
 
@@ -85,16 +87,16 @@ def plan_jobs(
     target = output
     if output is None and len(inputs) == 1 and os.path.isdir(inputs[0]):
         target = str(_marked(Path(inputs[0]), mark, None))
-    found = find_inputs(inputs, target)
+    located = find_inputs(inputs, target)
     single = len(inputs) == 1 and not os.path.isdir(inputs[0])
     if output is not None and single and not _is_folder(output):
-        jobs = [Job(found.files[0][0], Path(output))]
+        jobs = [Job(located.files[0][0], Path(output))]
     else:
         if output is not None:
             _check_folder(output, suffix)
-        jobs = [Job(path, _named(path, origin, below, output, mark, suffix)) for path, origin, below in found.files]
+        jobs = [Job(path, _named(path, origin, below, output, mark, suffix)) for path, origin, below in located.files]
     _check(jobs, overwrite)
-    return jobs, found.skipped
+    return jobs, located.skipped
 
 
 def _named(path: Path, origin: Path, below: Path, output: str | None, mark: str, suffix: str | None) -> Path:

@@ -52,13 +52,13 @@ void centaurus_run(float *block, const float *in, float *out, const float *befor
 
 
 def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a C file that centaurus wrote says about itself."""
+    """Return the metadata of a C file that centaurus wrote."""
     with open(source, encoding="utf-8") as file:
-        found = MARK.search(file.read(HEAD))
-    if found is None:
+        match = MARK.search(file.read(HEAD))
+    if match is None:
         raise SessionError("is not a C file written by centaurus: it has no line '/* centaurus: …'", source)
     try:
-        about = json.loads(found[1])
+        about = json.loads(match[1])
     except (ValueError, RecursionError) as error:
         raise SessionError(f"says about itself what is not JSON: {error}", source) from error
     if not isinstance(about, dict) or not re.fullmatch(r"[A-Za-z_]\w*", str(about.get("prefix"))):
@@ -181,11 +181,11 @@ class Binding:
         self.rows = 0
 
     def bind_input(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
-        """Remember where an input is."""
+        """Bind an input array."""
         self.addresses[name.partition(".")[0]] = address
         self.numbers[name.partition(".")[0]] = int(np.prod(shape[1:]))
         self.rows = shape[0]
 
     def bind_output(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
-        """Remember where an output is."""
+        """Bind an output array."""
         self.bind_input(name, device, index, kind, shape, address)

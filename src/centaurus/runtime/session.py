@@ -170,7 +170,7 @@ class Session:
             self.samples[row] = 0
 
     def join(self) -> int:
-        """A free row for a new stream, which starts in silence. Its pieces come in step with the other rows'."""
+        """Return a free row for a new stream, which starts in silence. Its pieces come in step with the other rows'."""
         free = [row for row in range(self.batch) if row not in self._taken]
         if not free:
             raise SessionError(f"all {self.batch} rows of this session are taken")
@@ -188,7 +188,7 @@ class Session:
         return tail
 
     def save(self) -> bytes:
-        """Where every stream stands, as bytes that a session of the same model and batch can restore."""
+        """Return the state of every stream, as bytes that a session of the same model and batch can restore."""
         arrays = [self._audio[:, 0, : self._waiting], *self._states[self._turn]]
         words = {"waiting": self._waiting, "samples": self.samples, "taken": sorted(self._taken)}
         return pack(self.settings, self.batch, words, arrays)
@@ -265,9 +265,9 @@ def _agree(one: Session, other: Session) -> bool:
         return False
     length = max(round(COMPARED * other.settings.rate), one.settings.chunk, other.settings.chunk)
     x = np.random.default_rng(0).uniform(-0.1, 0.1, length)
-    found, expected = (np.atleast_2d(session.process(x)) for session in (one, other))
-    frames = min(found.shape[1], expected.shape[1])
-    difference = np.abs(found[:, :frames] - expected[:, :frames]).max(initial=0)
+    actual, expected = (np.atleast_2d(session.process(x)) for session in (one, other))
+    frames = min(actual.shape[1], expected.shape[1])
+    difference = np.abs(actual[:, :frames] - expected[:, :frames]).max(initial=0)
     return bool(difference <= SAME * np.abs(expected).max(initial=0))
 
 
@@ -286,7 +286,7 @@ def _open(path: Path, batch: int, threads: int) -> tuple[onnxruntime.InferenceSe
 
 
 def _check_fit(settings: Settings, contents: Contents, path: Path) -> None:
-    """Inputs and outputs must be what the settings say."""
+    """Raise SessionError unless inputs and outputs are those of the settings."""
     frames = settings.frames(settings.chunk)
     states = [(s.name, s.shape) for s in settings.states]
     after = [(name.replace("state.", "next.", 1), shape) for name, shape in states]
@@ -370,7 +370,7 @@ def unpack(data: bytes, settings: Settings, batch: int) -> tuple[dict[str, Any],
 
 
 def fingerprint(settings: Settings) -> str:
-    """What must agree for a saved state to have a meaning."""
+    """Return a hash of what must agree for a saved state to fit."""
     return hashlib.sha256(json.dumps(settings.json(), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -383,7 +383,7 @@ def _wholes(values: Any, count: int | None, below: int | None) -> bool:
 
 
 class Streaming(Protocol):
-    """What a task needs of a session, so that a row of a server's session can stand in for one."""
+    """The part of a session that a task needs; a row of a server's session has it too."""
 
     settings: Settings
 
@@ -395,8 +395,8 @@ class Streaming(Protocol):
 def open_for(task: str, model: str | os.PathLike[str] | Streaming, batch: int, threads: int) -> Streaming:
     """A session for a task, or one that is already open; an error if the model does something else."""
     session: Streaming = Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
-    given = session.settings.task
-    if given != task:
-        does = TASKS[given].does if given in TASKS else "does something else"
-        raise SessionError(f"{session.settings.name!r:.60} is a {given}, which {does}; a {task} is needed here")
+    actual = session.settings.task
+    if actual != task:
+        does = TASKS[actual].does if actual in TASKS else "does something else"
+        raise SessionError(f"{session.settings.name!r:.60} is a {actual}, which {does}; a {task} is needed here")
     return session

@@ -218,10 +218,10 @@ class Server:
     def _may(self, headers: Headers) -> bool:
         if self.options.token is None:
             return True
-        given = [headers.get("Authorization", "").removeprefix("Bearer ")]
+        tokens = [headers.get("Authorization", "").removeprefix("Bearer ")]
         offered = ",".join(headers.get_all("Sec-WebSocket-Protocol"))
-        given += [name.strip().removeprefix(TOKEN) for name in offered.split(",")]
-        return any(hmac.compare_digest(text.encode(), self.options.token.encode()) for text in given)
+        tokens += [name.strip().removeprefix(TOKEN) for name in offered.split(",")]
+        return any(hmac.compare_digest(text.encode(), self.options.token.encode()) for text in tokens)
 
     def _reject(self, status: HTTPStatus, reason: str, text: str) -> Response:
         self.metrics.rejected.add(reason=reason)

@@ -23,7 +23,7 @@ COMPILE = ("auto", "true", "false")
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What every recipe has. Of ``epochs``, ``steps`` and ``minutes`` one is given and the others are 0."""
+    """The settings of every recipe. Of ``epochs``, ``steps`` and ``minutes`` one is given and the others are 0."""
 
     epochs: float = 0.0
     """Passes over the training data; or give steps or minutes."""

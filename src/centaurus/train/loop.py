@@ -47,7 +47,7 @@ Terms = dict[str, torch.Tensor]
 
 
 class Data(NamedTuple):
-    """What to learn from, and what to measure on."""
+    """Examples to train on, and to validate on."""
 
     train: Examples
     validate: Examples
@@ -275,7 +275,7 @@ def _explained(run: Run) -> Iterator[None]:
 
 
 def last_good(run: Run) -> str:
-    """Where to go on from, in words."""
+    """Return a sentence about the checkpoint to resume from."""
     checkpoint = run.last_checkpoint()
     if checkpoint is None:
         return "no checkpoint has been written yet"
@@ -289,7 +289,7 @@ class Checkpoints:
         self.accelerator, self.run, self.average = accelerator, run, average
 
     def restore(self) -> Standing:
-        """Everything as the newest checkpoint has it, or the standing of a run that begins."""
+        """Restore the newest checkpoint and return its standing, or that of a run that begins."""
         checkpoint, processes = self.run.last_checkpoint(), self.accelerator.num_processes
         if checkpoint is None:
             if self.accelerator.is_main_process:
@@ -314,7 +314,7 @@ class Checkpoints:
         return standing
 
     def save(self, model: nn.Module, standing: Standing) -> None:
-        """A checkpoint, and the average as the last model; the checkpoint before goes when this one is complete."""
+        """Write a checkpoint, and the average as the last model; older checkpoints go when this one is complete."""
         if not all(bool(x.isfinite().all()) for x in model.parameters()):
             raise TrainingError(f"weights became infinite or NaN at step {standing.step}: {last_good(self.run)}")
         main = self.accelerator.is_main_process
@@ -336,7 +336,7 @@ class Checkpoints:
         self.accelerator.wait_for_everyone()
 
     def keep(self, name: str) -> None:
-        """The average as a model file of this name."""
+        """Write the average as a model file of this name."""
         save(self.average.net, self.run.folder / f"{name}.safetensors")
 
 

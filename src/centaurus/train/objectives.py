@@ -195,7 +195,7 @@ class Clean(Objective):
 
 
 def _si_sdr(estimate: Tensor, clean: Tensor) -> float:
-    """In dB, of one signal."""
+    """Return the SI-SDR of one signal in dB."""
     return -10 * float(losses.negative_si_sdr(estimate[None], clean[None], 0))
 
 

@@ -74,7 +74,7 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update: of the matrices here, of all else by AdamW."""
+        """Update the matrices here, and all else by AdamW."""
         if closure is not None:
             raise ValueError("Muon takes gradients that are there, and no closure")
         for group in self.param_groups:
@@ -99,25 +99,25 @@ class Muon(torch.optim.AdamW):
         processes = distributed.get_world_size() if distributed.is_initialized() else 1
         parts = shared_out([x.shape for x in matrices], processes)
         own = parts[distributed.get_rank() if processes > 1 else 0]
-        found: dict[int, torch.Tensor] = {}
+        result: dict[int, torch.Tensor] = {}
         for shape in dict.fromkeys(matrices[k].shape for k in own):
             same = [k for k in own if matrices[k].shape == shape]
             stacked = torch.stack([matrices[k] for k in same])
-            found |= zip(
+            result |= zip(
                 same, orthogonal(stacked.bfloat16() if self.rounded else stacked).to(stacked.dtype), strict=True
             )
         if processes == 1:
-            return [found[k] for k in own]
+            return [result[k] for k in own]
         numbers = [sum(matrices[k].numel() for k in part) for part in parts]
         packed = matrices[0].new_zeros(max(numbers))
         if own:
-            packed[: sum(found[k].numel() for k in own)] = torch.cat([found[k].flatten() for k in own])
+            packed[: sum(result[k].numel() for k in own)] = torch.cat([result[k].flatten() for k in own])
         received = [torch.empty_like(packed) for _ in parts]
         distributed.all_gather(received, packed)
         for part, count, values in zip(parts, numbers, received, strict=True):
             each = values[:count].split([matrices[k].numel() for k in part])
-            found |= {k: x.view(matrices[k].shape) for k, x in zip(part, each, strict=True)}
-        return [found[k] for k in range(len(matrices))]
+            result |= {k: x.view(matrices[k].shape) for k, x in zip(part, each, strict=True)}
+        return [result[k] for k in range(len(matrices))]
 
 
 def shared_out(shapes: Sequence[Sequence[int]], processes: int) -> list[list[int]]:
@@ -159,7 +159,7 @@ OPTIMIZERS = {"adamw": adamw, "muon": muon}
 
 
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """The learning rate of every group."""
+    """Set the learning rate of every group."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
@@ -175,7 +175,7 @@ def cosine(progress: float, warmup: float) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to train, by optimiser steps or by the clock; exactly one is given."""
+    """The length of training, in optimiser steps or by the clock; exactly one is not zero."""
 
     steps: int = 0
     minutes: float = 0.0

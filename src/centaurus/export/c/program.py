@@ -153,7 +153,7 @@ def place(lives: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def rounded(floats: int) -> int:
-    """The least whole number of groups that holds so many floats."""
+    """Return the least whole number of groups that holds this many floats."""
     return -(-floats // GROUP) * GROUP
 
 

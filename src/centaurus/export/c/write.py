@@ -69,7 +69,7 @@ class ExportedC(NamedTuple):
     state_bytes: int
 
     def json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return self._asdict() | {"source": str(self.source), "header": str(self.header)}
 
 
@@ -134,11 +134,11 @@ class Step(NamedTuple):
 
     @property
     def state_bytes(self) -> int:
-        """Of the caller's memory: what stays, and what a step works in."""
+        """Bytes of the caller's memory: what stays, and what a step works in."""
         return 4 * (self.program.state_floats + self.scratch_floats)
 
     def about(self) -> dict[str, Any]:
-        """What the file says about itself."""
+        """The metadata in the file."""
         return {
             "prefix": self.prefix,
             "inputs": self.inputs,
@@ -167,8 +167,8 @@ class Step(NamedTuple):
         return "\n".join(parts)
 
     def _title(self) -> str:
-        given = str(self.settings.get("name") or self.prefix)
-        return f"{_in_comment(given)}: {self.hop} samples a step at {self.rate} Hz, {self.program.weights} weights."
+        title = str(self.settings.get("name") or self.prefix)
+        return f"{_in_comment(title)}: {self.hop} samples a step at {self.rate} Hz, {self.program.weights} weights."
 
     def _numbers(self) -> dict[str, Any]:
         return {
@@ -189,9 +189,9 @@ class Step(NamedTuple):
 def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) -> Step:
     """The step of a network in double precision."""
     program = Program(weights)
-    given = program.buffer(samples, channels)
-    program.call("copy", "in", given.at, given.size)
-    y = emit(net, program, given, "")
+    samples_in = program.buffer(samples, channels)
+    program.call("copy", "in", samples_in.at, samples_in.size)
+    y = emit(net, program, samples_in, "")
     program.call("copy", y.at, "out", y.size)
     lines, scratch = program.placed()
     for what, numbers in (("constant", program.constants()), ("weight", program.tables())):
@@ -215,8 +215,8 @@ def difference(net: Layer, step: Native, made: Step) -> float:
     signal = 0.1 * torch.randn(2, made.inputs, count * made.hop, generator=generator, dtype=torch.float64)
     with torch.inference_mode():
         expected = net(signal).numpy()
-    given = run(step, made, signal.float().numpy())
-    return float(np.abs(given - expected).max() / max(1e-30, np.abs(expected).max()))
+    actual = run(step, made, signal.float().numpy())
+    return float(np.abs(actual - expected).max() / max(1e-30, np.abs(expected).max()))
 
 
 def run(step: Native, made: Step, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -228,12 +228,12 @@ def run(step: Native, made: Step, x: NDArray[np.float32]) -> NDArray[np.float32]
     bound = step.io_binding()
     for key, array in {"audio": piece, "output": output, "state": state, "next": state}.items():
         bound.bind_input(key, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-    found = []
+    outputs = []
     for start in range(0, length, made.hop):
         piece[:] = x[..., start : start + made.hop].transpose(0, 2, 1)
         step.run_with_iobinding(bound)
-        found.append(output.copy())
-    return np.concatenate(found, -1)
+        outputs.append(output.copy())
+    return np.concatenate(outputs, -1)
 
 
 def identifier(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Every way to run an SSM layer, whatever the equation and the chunks, gives what torch gives for the whole signal."""
+"""Every method to export an SSM layer, for every equation and chunk, gives the output of torch for the whole signal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from centaurus.export.graph import Graph, Signal
-from centaurus.export.ssm import Choice, choose, divisors, lower_ssm, ways
+from centaurus.export.ssm import Choice, choose, divisors, lower_ssm, methods
 from centaurus.export.tables import Local
 from centaurus.ssm import SSM
 from tests.export.graphs import error, run_pieces
@@ -53,7 +53,7 @@ def test_every_way_through_a_piece_is_the_layer(name: str) -> None:
     made, frames = layer(name), 6
     u = torch.randn(2, made.in_channels, 3 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     wanted = made(u).numpy()
-    choices = [c for q in divisors(frames) for c in ways(Local(made), frames, q)]
+    choices = [c for q in divisors(frames) for c in methods(Local(made), frames, q)]
     assert len(choices) >= 7
     for choice in choices:
         found = run_pieces(lowered_by(choice, made), u.numpy(), frames)
