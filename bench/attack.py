@@ -144,10 +144,10 @@ def kill_writing(kills: int, rng: random.Random, folder: Path) -> None:
         output = folder / f"out-{number}{SUFFIXES[number % len(SUFFIXES)]}"
         killed(lambda output=output: work(output), rng.uniform(0, 1.2 * duration))  # type: ignore[misc]
         if output.exists():
-            found = audio.read(output).samples
-            if found.shape[-1] < expected.shape[-1]:
-                raise FaultError(f"{output} holds {found.shape[-1]} of {expected.shape[-1]} frames")
-            if output.suffix == ".wav" and not np.array_equal(found, expected):
+            written = audio.read(output).samples
+            if written.shape[-1] < expected.shape[-1]:
+                raise FaultError(f"{output} holds {written.shape[-1]} of {expected.shape[-1]} frames")
+            if output.suffix == ".wav" and not np.array_equal(written, expected):
                 raise FaultError(f"{output} is not what an undisturbed process writes")
 
 

@@ -74,16 +74,16 @@ def fft_conv(signal: Labelled, kernel: Labelled, others: Sequence[Labelled], out
 
 def run_baseline(order: str, e: Expression, before: Sequence[str], operands: Sequence[object], modes: str) -> Tensor:
     """The expression in the ``natural`` order or as in the paper's Listing 1 (``paper``)."""
-    given = dict(zip(e.names, zip(e.operands, operands, strict=True), strict=True))
+    named = dict(zip(e.names, zip(e.operands, operands, strict=True), strict=True))
     u = (e.operands[0], _tensor(operands[0]))
-    indices, source = given["K"]
+    indices, source = named["K"]
     weight, log_a = source.weight, source.log_a  # type: ignore[attr-defined]
     inner = indices.replace(e.time, "")
     basis = basis_kernels(log_a, weight, modes, inner, u[1].shape[-1])
-    weights = [n for n in e.names if n not in ("u", "K") and set(given[n][0]) <= set(inner)]
+    weights = [n for n in e.names if n not in ("u", "K") and set(named[n][0]) <= set(inner)]
     others = [n for n in e.names if n not in ("u", "K", *weights)]
-    labelled = {n: (given[n][0], _tensor(given[n][1])) for n in [*weights, *others]}
-    reached = set(e.output).union(e.operands[0], *(given[n][0] for n in others))
+    labelled = {n: (named[n][0], _tensor(named[n][1])) for n in [*weights, *others]}
+    reached = set(e.output).union(e.operands[0], *(named[n][0] for n in others))
     k_indices = "".join(i for i in indices if i in reached)
     equation = ",".join([indices, *(labelled[n][0] for n in weights)]) + "->" + k_indices
     k = (k_indices, torch.einsum(equation, basis, *(labelled[n][1] for n in weights)))
@@ -101,8 +101,8 @@ def _tensor(value: object) -> Tensor:
 
 def _left(parts: Sequence[Labelled], needed: str) -> str:
     """Indices of the product that are still needed, batch first and time last."""
-    found = "".join(dict.fromkeys("".join(i for i, _ in parts)))
-    return "b" + "".join(i for i in found if i in needed and i not in "bt") + "t"
+    indices = "".join(dict.fromkeys("".join(i for i, _ in parts)))
+    return "b" + "".join(i for i in indices if i in needed and i not in "bt") + "t"
 
 
 def _natural(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence[Labelled], out: str) -> Tensor:

@@ -99,7 +99,7 @@ def main() -> None:
     start = time.perf_counter()
     built = opened(chosen.folder, held, chosen.processes)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    found = {
+    figures = {
         "utterances": len(built),
         "rows": len(built.rows),
         "fill": built.seconds * RATE / (len(built.rows) * ROW),
@@ -121,9 +121,9 @@ def main() -> None:
         mine.send(None)
     for process in ranks:
         process.join()
-    found |= {"resume_seconds": max(answer[0] for answer in answers)}
-    found |= {"memory_bytes": sum(size[0] for size in sizes), "private_bytes": sum(size[1] for size in sizes)}
-    text = json.dumps(found, indent=1)
+    figures |= {"resume_seconds": max(answer[0] for answer in answers)}
+    figures |= {"memory_bytes": sum(size[0] for size in sizes), "private_bytes": sum(size[1] for size in sizes)}
+    text = json.dumps(figures, indent=1)
     print(text)
     if chosen.out:
         chosen.out.write_text(text + "\n")

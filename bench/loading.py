@@ -32,12 +32,12 @@ def speed(source: Iterator[Batch], use: Callable[[Batch], object], rate: int, se
     """Audio-seconds a second over so many seconds, once what was loaded before is used up."""
     for _ in range(AHEAD):
         use(next(source))
-    heard, start = 0.0, time.perf_counter()
+    seconds_read, start = 0.0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         batch = next(source)
         use(batch)
-        heard += batch["audio"].numel() / rate
-    return heard / (time.perf_counter() - start)
+        seconds_read += batch["audio"].numel() / rate
+    return seconds_read / (time.perf_counter() - start)
 
 
 def measure(name: str, settings: Training, data: Path, seconds: float) -> dict[str, float]:
@@ -73,12 +73,12 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--seconds", type=float, default=3.0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     keep_memory()
     torch.manual_seed(0)
-    settings = override(RECIPES[given.recipe].configure("small"), given.settings)
-    found = measure(given.recipe, settings, given.data, given.seconds)
-    print(json.dumps({"recipe": given.recipe, "workers": settings.workers, **found}, indent=2))
+    settings = override(RECIPES[options.recipe].configure("small"), options.settings)
+    figures = measure(options.recipe, settings, options.data, options.seconds)
+    print(json.dumps({"recipe": options.recipe, "workers": settings.workers, **figures}, indent=2))
 
 
 if __name__ == "__main__":

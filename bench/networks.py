@@ -130,7 +130,7 @@ def main() -> None:
     for name in [options.only] if options.only else NETWORKS:
         point = measure(name, options.rounds)
         points.append(point)
-        rates = ", ".join(f"{way} {value:.1f}" for way, value in point["audio_seconds_per_second"].items())
+        rates = ", ".join(f"{method} {value:.1f}" for method, value in point["audio_seconds_per_second"].items())
         print(
             f"{name}: audio-seconds per second: {rates}; over Listing 1 {point['ratio']['paper']:.2f}x, "
             f"over natural {point['ratio']['natural']:.2f}x",

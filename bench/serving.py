@@ -270,23 +270,23 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=30.0)
     arguments.add_argument("--core", type=int, default=0, help="the server's")
     arguments.add_argument("--output", type=Path)
-    given = arguments.parse_args()
-    model, factor = real_time_factor(given.model, given.core)
-    count = given.streams or int(LOAD / factor)
-    command = [*on_core([given.core]), sys.executable, "-m", "centaurus", "serve", "--port", "0"]
-    command += ["--denoise", given.model, "--streams", str(count + 2 * BAD_CLIENTS)]
+    options = arguments.parse_args()
+    model, factor = real_time_factor(options.model, options.core)
+    count = options.streams or int(LOAD / factor)
+    command = [*on_core([options.core]), sys.executable, "-m", "centaurus", "serve", "--port", "0"]
+    command += ["--denoise", options.model, "--streams", str(count + 2 * BAD_CLIENTS)]
     stolen = stolen_seconds()
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    os.sched_setaffinity(0, set(range(os.cpu_count() or 1)) - {given.core} or {given.core})
+    os.sched_setaffinity(0, set(range(os.cpu_count() or 1)) - {options.core} or {options.core})
     assert server.stdout is not None
     url = server.stdout.readline().split()[-1]
     try:
-        results = asyncio.run(measure(url, model, count, given.seconds, server.pid))
+        results = asyncio.run(measure(url, model, count, options.seconds, server.pid))
         code = server.wait(30)
     finally:
         server.kill()
     report = {
-        "model": Path(given.model).stem,
+        "model": Path(options.model).stem,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "hop_ms": 1000 * model.hop / model.rate,
         "rtf_of_one_stream": round(factor, 4),
@@ -295,11 +295,11 @@ def main() -> None:
         "stolen_seconds": round(stolen_seconds() - stolen, 2),
     }
     print(json.dumps(report, indent=2))
-    if given.output:
-        runs = json.loads(given.output.read_text())["runs"] if given.output.exists() else []
+    if options.output:
+        runs = json.loads(options.output.read_text())["runs"] if options.output.exists() else []
         runs = [run for run in runs if run["model"] != report["model"]] + [report]
         runs.sort(key=lambda run: str(run["model"]))
-        given.output.write_text(json.dumps({"runs": runs}, indent=2) + "\n")
+        options.output.write_text(json.dumps({"runs": runs}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

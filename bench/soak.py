@@ -52,14 +52,14 @@ class Soak:
         half = len(self.errors) // 2
         first, last, worst = max(self.errors[: max(1, half)]), max(self.errors[half:]), max(self.errors)
         growth = self.memory_end - self.memory_start
-        found = [
+        checks = [
             (self.not_finite > 0, f"{self.not_finite} values are not finite"),
             (not worst <= TOLERANCE, f"the error reaches {worst:.1e}"),
             (last > STEADY * first + 1e-6, f"the error drifts from {first:.1e} to {last:.1e}"),
             (growth > GROWTH, f"memory grows by {growth / 1e6:.1f} MB"),
             (self.frames == 0, "nothing came out"),
         ]
-        return [words for wrong, words in found if wrong]
+        return [words for wrong, words in checks if wrong]
 
 
 def memory() -> float:
@@ -88,9 +88,9 @@ class Aligned:
         self._waiting: list[NDArray[Any]] = [np.zeros((0, 0)), np.zeros((0, 0))]
         self.frames = self.not_finite = 0
 
-    def compare(self, found: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-        """The largest difference and the largest wanted value among the new pairs."""
-        for k, new in enumerate((found, wanted)):
+    def compare(self, actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
+        """The largest difference and the largest expected value among the new pairs."""
+        for k, new in enumerate((actual, expected)):
             self._waiting[k] = np.concatenate([self._waiting[k].reshape(len(new), -1), new], axis=1)
         count = min(x.shape[1] for x in self._waiting)
         a, b = (x[:, :count] for x in self._waiting)
@@ -108,10 +108,10 @@ def stream(model: str, blocks: int, out: Connection) -> None:
     for number in range(blocks):
         x = audio(number, session.settings.rate)
         cuts = np.sort(rng.integers(0, len(x), 50))
-        found = [session.process(piece) for piece in np.split(x, cuts)]
+        pieces = [session.process(piece) for piece in np.split(x, cuts)]
         if number == blocks - 1:
-            found.append(session.flush())
-        out.send((np.concatenate([np.atleast_2d(y) for y in found], axis=1), memory()))
+            pieces.append(session.flush())
+        out.send((np.concatenate([np.atleast_2d(y) for y in pieces], axis=1), memory()))
 
 
 def soak(
@@ -130,11 +130,11 @@ def soak(
     theirs.close()
     pairs, used, begin = [], [], time.perf_counter()
     for number in range(blocks):
-        wanted = live(torch.from_numpy(audio(number, rate)).double()[None, None])[0].numpy()
+        expected = live(torch.from_numpy(audio(number, rate)).double()[None, None])[0].numpy()
         if number == blocks - 1:
-            wanted = np.concatenate([wanted, live.flush()[0].numpy()], axis=1)
-        found, bytes_used = ours.recv()
-        pairs.append(aligned.compare(found, wanted))
+            expected = np.concatenate([expected, live.flush()[0].numpy()], axis=1)
+        actual, bytes_used = ours.recv()
+        pairs.append(aligned.compare(actual, expected))
         used.append(bytes_used)
         if number % max(1, blocks // PARTS) == 0:
             done = f"{number * BLOCK / 3600:6.2f} h  error {pairs[-1][0]:.1e}  {bytes_used / 1e6:.1f} MB"

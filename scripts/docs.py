@@ -53,13 +53,13 @@ def tree() -> str:
 
 def value(file: str, path: str) -> Any:
     """Return one value of a JSON file below docs/."""
-    found = json.loads((DOCS / file).read_text(encoding="utf-8"))
+    data = json.loads((DOCS / file).read_text(encoding="utf-8"))
     for step in STEP.finditer(path):
         if step["name"] is None:
-            found = next(entry for entry in found if str(entry[step["key"]]) == step["value"])
+            data = next(entry for entry in data if str(entry[step["key"]]) == step["value"])
         else:
-            found = found[int(step["name"])] if isinstance(found, list) else found[step["name"]]
-    return found
+            data = data[int(step["name"])] if isinstance(data, list) else data[step["name"]]
+    return data
 
 
 def with_figures(text: str) -> str:

@@ -80,13 +80,13 @@ def conditions(packs: Path, music: Sequence[Samples], count: int) -> dict[str, l
         return [(_mix(s, among(sounds, len(s)), snr), s) for s in voices]
 
     rooms = [in_room(rng, s) for s in chosen]
-    found = {f"ambience {snr} dB": mixed(ambience, snr) for snr in (-5, 0, 5, 10)}
-    found["reverberant, ambience 10 dB"] = mixed(ambience, 10, rooms)
-    found["clipped, ambience 15 dB"] = [(_clip(x, 0.25), s) for x, s in mixed(ambience, 15)]
-    found["typing 5 dB"] = [(_mix(s, typing(rng, len(s)), 5), s) for s in chosen]
+    pairs_of = {f"ambience {snr} dB": mixed(ambience, snr) for snr in (-5, 0, 5, 10)}
+    pairs_of["reverberant, ambience 10 dB"] = mixed(ambience, 10, rooms)
+    pairs_of["clipped, ambience 15 dB"] = [(_clip(x, 0.25), s) for x, s in mixed(ambience, 15)]
+    pairs_of["typing 5 dB"] = [(_mix(s, typing(rng, len(s)), 5), s) for s in chosen]
     if music:
-        found["music 5 dB"] = mixed(music, 5)
-    return found
+        pairs_of["music 5 dB"] = mixed(music, 5)
+    return pairs_of
 
 
 def _mix(speech: Samples, noise: Samples, snr: float) -> Samples:
@@ -112,13 +112,13 @@ def suppression(clean_up: CleanUp, packs: Path, music: Sequence[Samples]) -> dic
     """Return by how many dB noise alone falls after its first second, mean and least, by category."""
     noise = open_corpus(packs, ("val",), ("noise",))
     sounds = [(clip.labels.get("category", "noise"), noise.load(clip)) for clip in noise]
-    found: dict[str, list[float]] = {}
+    falls_of: dict[str, list[float]] = {}
     for kind, x in [*sounds, *(("music", x) for x in music)]:
         x = np.resize(x, max(len(x), LONGEST))[: 2 * LONGEST]
         x = (x / (rms(x) + 1e-9) * LEVEL).astype(np.float32)
         falls = audio.dbfs(x[RATE:]) - audio.dbfs(clean_up(x)[RATE:])
-        found.setdefault(kind, []).append(min(float(falls), 100.0))
-    return {kind: [round(float(np.mean(v)), 1), round(min(v), 1)] for kind, v in sorted(found.items())}
+        falls_of.setdefault(kind, []).append(min(float(falls), 100.0))
+    return {kind: [round(float(np.mean(v)), 1), round(min(v), 1)] for kind, v in sorted(falls_of.items())}
 
 
 def level_changes(clean_up: CleanUp, speech: Samples) -> dict[str, float]:
@@ -129,16 +129,16 @@ def level_changes(clean_up: CleanUp, speech: Samples) -> dict[str, float]:
 
 def onset_change(clean_up: CleanUp, signals: Sequence[Pair]) -> float:
     """Return the level of the first 100 ms of speech after denoising, in dB over the clean recording's, on average."""
-    found = []
+    changes = []
     for noisy, clean in signals:
         power = np.square(clean[: len(clean) // 160 * 160].reshape(-1, 160)).mean(1)
         start = int(np.argmax(power > 1e-2 * power.max())) * 160
         part = slice(start, start + RATE // 10)
-        found.append(float(audio.dbfs(clean_up(noisy)[part]) - audio.dbfs(clean[part])))
-    return round(float(np.mean(found)), 2)
+        changes.append(float(audio.dbfs(clean_up(noisy)[part]) - audio.dbfs(clean[part])))
+    return round(float(np.mean(changes)), 2)
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(results: dict[str, Any]) -> str:
     """Return the figures as the tables of a card."""
 
     def cell(value: Sequence[float], digits: int) -> str:
@@ -151,34 +151,35 @@ def markdown(found: dict[str, Any]) -> str:
         ]
 
     head = ["| | PESQ | STOI | SI-SDR dB | DNSMOS OVRL |", "|---|---|---|---|---|"]
-    sets = [key for key in ("voicebank", "public pairs") if key in found]
+    sets = [key for key in ("voicebank", "public pairs") if key in results]
     names = {"voicebank": "VoiceBank+DEMAND, official test set", "public pairs": "20 of these pairs"}
     lines = [
-        "Mean and 95 % interval of the mean. " + "; ".join(f"{names[k]}: n = {found[k]['noisy']['n']}" for k in sets)
+        "Mean and 95 % interval of the mean. " + "; ".join(f"{names[k]}: n = {results[k]['noisy']['n']}" for k in sets)
     ]
     lines += [". DNSMOS of every fourth pair of the test set.", "", *head]
     lines = ["".join(lines[:2]), *lines[2:]]
     for key in sets:
-        lines += rows(names[key], found[key])
-    figures = [cell(found["clean input"][key], d) for key, d in DIGITS.items()]
+        lines += rows(names[key], results[key])
+    figures = [cell(results["clean input"][key], d) for key, d in DIGITS.items()]
     lines.append("| clean speech through it | " + " | ".join(figures) + " |")
     lines += ["", "Voices and noises that training did not use, before → after:", "", *head]
-    for kind, both in found["conditions"].items():
+    for kind, both in results["conditions"].items():
         a, b = both["noisy"], both["denoised"]
         figures = [f"{a[k][0]:.{d}f} → {b[k][0]:.{d}f}" for k, d in DIGITS.items()]
         lines.append(f"| {kind} (n = {a['n']}) | " + " | ".join(figures) + " |")
-    alone, dns = found["noise alone"], found["dns challenge"]
+    alone, dns = results["noise alone"], results["dns challenge"]
     by = ", ".join(f"{kind} {mean:.0f} ({least:.0f})" for kind, (mean, least) in alone["by category"].items())
     lines += ["", f"Noise alone falls by {alone['mean']:.1f} dB on average; by kind, mean (least): {by}."]
     lines += [
         "",
         f"Six recordings of the DNS challenge, DNSMOS OVRL: {dns['noisy'][0]:.2f} → {cell(dns['denoised'], 2)}.",
     ]
-    levels = ", ".join(f"{change:+.2f} dB at {gain}" for gain, change in found["levels"].items())
+    silence = results["silence peak"]
+    levels = ", ".join(f"{change:+.2f} dB at {gain}" for gain, change in results["levels"].items())
     lines += [
         "",
         f"Level of clean speech after it: {levels} of input gain. The first 100 ms of speech in noise: "
-        f"{found['onsets']:+.2f} dB. Ten seconds of silence come out below {found['silence peak']:.0e} of full scale.",
+        f"{results['onsets']:+.2f} dB. Ten seconds of silence come out below {silence:.0e} of full scale.",
     ]
     return "\n".join(lines)
 
@@ -202,26 +203,26 @@ def main(
     public = loaded(open_corpus(packs / "vbdemand_public20"))
     sounds = [Clip(f, f.stem) for f in sound_files(Path(music))] if music else []
     tracks = [x for clip in sounds if len(x := Corpus("music", (clip,)).load(0)) >= 3 * RATE]
-    found: dict[str, Any] = {"public pairs": before_and_after(clean_up, public)}
+    results: dict[str, Any] = {"public pairs": before_and_after(clean_up, public)}
     if voicebank:
         test = open_corpus(voicebank, ("test",), ("noisy", "clean"))
-        found["voicebank"] = before_and_after(clean_up, loaded(test), every=4)
-    found["clean input"] = scores([(clean_up(s), s) for _, s in public])
-    found["conditions"] = {
+        results["voicebank"] = before_and_after(clean_up, loaded(test), every=4)
+    results["clean input"] = scores([(clean_up(s), s) for _, s in public])
+    results["conditions"] = {
         kind: before_and_after(clean_up, signals) for kind, signals in conditions(packs, tracks, int(count)).items()
     }
     falls = suppression(clean_up, packs, tracks[:12])
-    found["noise alone"] = {
+    results["noise alone"] = {
         "by category": falls,
         "mean": round(float(np.mean([v[0] for v in falls.values()])), 1),
         "least": min(v[1] for v in falls.values()),
     }
-    found["levels"] = level_changes(clean_up, public[0][1])
-    found["onsets"] = onset_change(clean_up, public)
-    found["silence peak"] = float(np.abs(clean_up(np.zeros(10 * RATE, np.float32))).max())
+    results["levels"] = level_changes(clean_up, public[0][1])
+    results["onsets"] = onset_change(clean_up, public)
+    results["silence peak"] = float(np.abs(clean_up(np.zeros(10 * RATE, np.float32))).max())
     challenge = open_corpus(packs / "dns_samples")
     recordings = [challenge.load(clip) for clip in challenge if clip.labels["kind"] == "noisy"]
-    found["dns challenge"] = {
+    results["dns challenge"] = {
         "n": len(recordings),
         "noisy": interval([audio.dnsmos(x)["ovrl"] for x in recordings]),
         "denoised": interval([audio.dnsmos(clean_up(x))["ovrl"] for x in recordings]),
@@ -230,10 +231,10 @@ def main(
         picture = out / f"{name}-{k + 1}.png"
         save_png(picture, {"noisy": x, "denoised": clean_up(x), "clean": s}, RATE)
         save_small(Image.open(picture), picture)
-    (out / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
     if card:
-        write_card(Path(card), markdown(found))
-    print(markdown(found))
+        write_card(Path(card), markdown(results))
+    print(markdown(results))
 
 
 if __name__ == "__main__":

@@ -77,11 +77,11 @@ def latencies(said: live.Words, reader: Spotting, patience: float) -> dict[str, 
     """How long after the end of a word it is reported, in ms: median and 95 % quantile; and how many are found."""
     smoothing = replace(reader.smoothing, patience=patience)
     decision = Decision(reader.words, reader.seconds, smoothing)
-    heard = []
+    reported = []
     for frame in range(said.scores.shape[1]):
         now = (frame + 1) * reader.seconds
-        heard += [replace(keyword, time=now) for keyword in decision.push(said.scores[:, frame : frame + 1])]
-    result = live.outcome(heard, said)
+        reported += [replace(keyword, time=now) for keyword in decision.push(said.scores[:, frame : frame + 1])]
+    result = live.outcome(reported, said)
     late = np.quantile(result.delays, (0.5, 0.95)) if result.delays else (0.0, 0.0)
     return {"ms": [round(1000 * float(value)) for value in late], "found": round(result.recall, 4)}
 
@@ -106,29 +106,29 @@ def main() -> None:
     parser.add_argument("--noise", type=Path, required=True)
     parser.add_argument("--others", type=Path, nargs="+", required=True)
     parser.add_argument("--limit", type=int, default=0, help="clips for the accuracy, 0 for all")
-    given = parser.parse_args()
-    session = Session(given.model)
+    options = parser.parse_args()
+    session = Session(options.model)
     reader = spotting(session)
     threshold = reader.smoothing.threshold
-    words = clips(given.words, ("word",), 16_000, None).where(word=reader.words)
-    noise = open_corpus(given.noise, ("val",), ("noise",))
+    words = clips(options.words, ("word",), 16_000, None).where(word=reader.words)
+    noise = open_corpus(options.noise, ("val",), ("noise",))
     recorded = np.concatenate([noise.load(clip) for clip in noise])
-    found: dict[str, Any] = {"threshold": threshold, "clips": accuracy(session, words, given.limit), "live": {}}
+    figures: dict[str, Any] = {"threshold": threshold, "clips": accuracy(session, words, options.limit), "live": {}}
     streams = {}
     for kind, below in CONDITIONS.items():
         rng = np.random.default_rng(2)
         bed = recorded if kind.startswith("recorded") else live.background(kind, 60 * 16_000, 16_000, rng)
         streams[kind] = said(session, words, bed, below, WORDS)
         result = live.outcome(live.reports(streams[kind].scores, reader, threshold), streams[kind])
-        found["live"][kind] = {
+        figures["live"][kind] = {
             "words": result.words, "found": round(result.recall, 4), "wrong words": result.wrong,
             "between words": result.between, "reported at the peak": latencies(streams[kind], reader, PATIENCE),
             "reported at the threshold": latencies(streams[kind], reader, 0.0),
         }  # fmt: skip
-        print(kind, found["live"][kind], flush=True)
+        print(kind, figures["live"][kind], flush=True)
     parts, alarms = [], {}
-    for folder in [*given.others, given.noise]:
-        corpus = noise if folder == given.noise else open_corpus(folder)
+    for folder in [*options.others, options.noise]:
+        corpus = noise if folder == options.noise else open_corpus(folder)
         session.reset()
         others = live.score_others(session.process, spotting(session), corpus)
         count, hours = len(others.false(live.reports(others.scores, reader, threshold))), others.hours
@@ -137,17 +137,19 @@ def main() -> None:
             "at most": round(live.most_alarms(count) / hours, 2),
         }  # fmt: skip
         print(folder.name, alarms[folder.name], flush=True)
-        if folder != given.noise:
+        if folder != options.noise:
             parts.append(others)
     points = combined([live.curve(streams["recorded at 10 dB"], part, reader) for part in parts], parts)
-    found |= {"false alarms": alarms, "curve": [point._asdict() for point in points]}
+    figures |= {"false alarms": alarms, "curve": [point._asdict() for point in points]}
     for rate in (0.5, 1.0, 10.0):
-        found[f"at {rate:g} alarms an hour"] = live.threshold_for(points, rate)._asdict()
+        figures[f"at {rate:g} alarms an hour"] = live.threshold_for(points, rate)._asdict()
     kept = [point for point in points if point.misses <= MISSES]
-    found[f"at {MISSES:.0%} misses at 10 dB"] = max(kept, key=lambda point: point.threshold)._asdict() if kept else None
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / f"{Path(given.model).stem}.json").write_text(json.dumps(found, indent=1) + "\n")
-    save_curve(points, given.out)
+    figures[f"at {MISSES:.0%} misses at 10 dB"] = (
+        max(kept, key=lambda point: point.threshold)._asdict() if kept else None
+    )
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{Path(options.model).stem}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    save_curve(points, options.out)
 
 
 if __name__ == "__main__":

@@ -42,13 +42,13 @@ def flash(source: Path) -> int | None:
 def quality(session: Session, corpus: Corpus, count: int) -> str:
     """Accuracy of a spotter, or the mean PESQ of a denoiser."""
     if session.settings.task == "classifier":
-        found = accuracy(session, corpus, count)
-        return f"{100 * found['accuracy']:.1f} % of {found['clips']}"
+        shares = accuracy(session, corpus, count)
+        return f"{100 * shares['accuracy']:.1f} % of {shares['clips']}"
     scores = []
     for noisy, clean in pairs(corpus)[:count]:
         denoiser = Denoiser(session, corpus.rate)
-        given = np.concatenate([denoiser.process(corpus.load(noisy)), denoiser.flush()])
-        scores.append(pesq(given, corpus.load(clean), corpus.rate))
+        cleaned = np.concatenate([denoiser.process(corpus.load(noisy)), denoiser.flush()])
+        scores.append(pesq(cleaned, corpus.load(clean), corpus.rate))
     return f"{np.mean(scores):.3f} of {len(scores)}"
 
 
@@ -68,16 +68,16 @@ def main() -> None:
         for weights in WEIGHTS:
             made = export_c(net, Path(folder) / f"{weights}.c", weights=weights)
             session = Session(made.source, engine="c")
-            heard, code = response(session), flash(made.source)
+            output, code = response(session), flash(made.source)
             cells = [
                 f"`{weights}`",
                 f"{made.weight_bytes / 1e3:.0f}",
                 "–" if code is None else f"{code / 1e3:.0f}",
                 f"{made.state_bytes / 1e3:.1f}",
-                "–" if exact is None else f"{ratio(exact, heard):.1f} dB",
+                "–" if exact is None else f"{ratio(exact, output):.1f} dB",
                 quality(session, corpus, options.count),
             ]
-            exact = heard if exact is None else exact
+            exact = output if exact is None else exact
             print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -128,7 +128,7 @@ def pictures(layer: SSM, hertz: float) -> dict[str, Any]:
 
 
 def folded(angle: float) -> float:
-    """The angle of a mode within 0 and π: what lies above half the rate is heard below it."""
+    """The angle of a mode within 0 and π: what lies above half the rate is folded below it."""
     return abs((angle + math.pi) % (2 * math.pi) - math.pi)
 
 

@@ -1,4 +1,4 @@
-"""A teacher for `kws-30`: a small residual network on spectrograms, which hears a whole word at once and does not ship.
+"""A teacher for `kws-30`: a small residual network on spectrograms, which sees a whole word at once and does not ship.
 
 Of few recordings it learns more than a network on raw sound does, and passes it on. `scripts/kws_30.py` trains it.
 """
