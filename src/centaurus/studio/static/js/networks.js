@@ -4,7 +4,7 @@ import { byId, element, fetchJson, short, showError, State, upTo, whole } from "
 
 const WIDTH = 720;
 const HEIGHT = 292;
-const WIDEST = 84; // of a bar
+const WIDEST = 144; // of a bar
 const LEFT = 64; // of a diagram's axes
 
 const state = new State({
@@ -59,7 +59,7 @@ function showShape({ name, layers }) {
   parts.push(element("svg:text", { class: "name-after", x: 2, y: level(layers[0].rate) + 16 }, hertz(layers[0].rate)));
   const slowest = layers.reduce((best, layer, k) => (layer.rate < layers[best].rate ? k : best), 0);
   if (slowest) parts.push(element("svg:text", { class: "name-after", x: slowest * each + 4, y: level(layers[slowest].rate) + 16 }, hertz(layers[slowest].rate)));
-  const label = `${name}: ${layers.length} state-space layers from ${layers[0].in} to at most ${most} channels`;
+  const label = `${name}: ${layers.length} layers from ${layers[0].in} to at most ${most} channels`;
   byId("shape").replaceChildren(element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, ...parts));
 }
 

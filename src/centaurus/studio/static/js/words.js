@@ -16,6 +16,7 @@ const AWAKE = 4; // seconds that a wake word holds
 const PAUSE = 0.8; // seconds of silence that end a caption
 const LONGEST = 6; // seconds of a caption
 const NAMED = 0.25; // confidence at which a curve is named
+const LINE = 15; // pixels between two lines of names
 
 const state = new State({
   threshold: { default: 0.6, read: within(0.05, 0.99) },
@@ -138,6 +139,7 @@ class Curves {
     c.stroke();
     c.setLineDash([]);
     c.font = "13px system-ui, sans-serif";
+    const labels = [];
     for (const k of this.names.keys()) {
       const top = past.reduce((best, scores, at) => (scores[k] > past[best][k] ? at : best), 0);
       if (!past.length || past[top][k] < 0.05) {
@@ -149,7 +151,23 @@ class Curves {
       c.beginPath();
       past.forEach((scores, at) => c.lineTo(x(at), y(scores[k])));
       c.stroke();
-      if (past[top][k] >= NAMED) c.fillText(this.names[k], Math.min(x(top), width - 50), Math.max(14, y(past[top][k]) - 6));
+      if (past[top][k] >= NAMED) labels.push({ name: this.names[k], colour: c.fillStyle, score: past[top][k], at: x(top) });
+    }
+    this.name(labels, width, y);
+  }
+
+  // Names over their peaks, the surest first; one that would cover another goes below it.
+  name(labels, width, y) {
+    const taken = [];
+    for (const { name, colour, score, at } of labels.sort((one, other) => other.score - one.score)) {
+      const wide = this.context.measureText(name).width;
+      const left = Math.max(2, Math.min(at - wide / 2, width - wide - 2));
+      let base = Math.max(LINE, y(score) - 6);
+      const covers = (other) => Math.abs(base - other.base) < LINE && left < other.right + 4 && other.left < left + wide + 4;
+      while (taken.some(covers)) base += LINE;
+      taken.push({ base, left, right: left + wide });
+      this.context.fillStyle = colour;
+      this.context.fillText(name, left, base);
     }
   }
 
