@@ -76,7 +76,7 @@ def test_answers_of_an_onnx_file_are_learnt_by_divergence(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("classes", "extra", "message"),
-    [(["up"], False, r"knows the classes \['up'\]"), (None, False, "knows the classes None"), (CLASSES, True, "state")],
+    [(["up"], False, r"has the classes \['up'\]"), (None, False, "has the classes None"), (CLASSES, True, "state")],
 )
 def test_a_teacher_of_another_kind_is_named(
     tmp_path: Path, classes: list[str] | None, extra: bool, message: str

@@ -168,7 +168,7 @@ def test_matrices_are_shared_out_by_their_work(
 
 
 def test_muon_takes_no_closure() -> None:
-    with pytest.raises(ValueError, match="no closure"):
+    with pytest.raises(ValueError, match="does not take a closure"):
         muon(classifier(TABLE, classes=3), 0.1, 0.0).step(lambda: 0.0)
 
 

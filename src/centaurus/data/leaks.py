@@ -51,7 +51,7 @@ class HeldOut:
 
     def __init__(self, texts: Sequence[str], limit: float = 0.5) -> None:
         if not 0 < limit <= 1:
-            raise ValueError(f"a similarity lies between 0 and 1, not at {limit}")
+            raise ValueError(f"a similarity should be between 0 and 1, got {limit}")
         self.limit = limit
         runs = [_runs(text) for text in texts]
         self._sizes = [len(own) for own in runs]

@@ -60,7 +60,7 @@ def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         about = json.loads(match[1])
     except (ValueError, RecursionError) as error:
-        raise SessionError(f"says about itself what is not JSON: {error}", source) from error
+        raise SessionError(f"has metadata that are not JSON: {error}", source) from error
     if not isinstance(about, dict) or not re.fullmatch(r"[A-Za-z_]\w*", str(about.get("prefix"))):
         raise SessionError("does not say the prefix of its functions", source)
     missing = [name for name in ("inputs", "state_floats") if not isinstance(about.get(name), int)]

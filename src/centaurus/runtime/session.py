@@ -346,7 +346,7 @@ def pack(settings: Settings, batch: int, words: dict[str, Any], arrays: Sequence
 
 
 def unpack(data: bytes, settings: Settings, batch: int) -> tuple[dict[str, Any], NDArray[np.float32]]:
-    """The words and the numbers, checked against the session that wants them."""
+    """Return the metadata and the numbers, checked against the session that restores them."""
     line = data[:LINE].partition(b"\n")[0]
     try:
         words = json.loads(line)

@@ -101,5 +101,5 @@ def weigh(path: Path) -> int | None:
         return None
     done = subprocess.run([sys.executable, "-c", WEIGH, str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SessionError(f"{path} could not be weighed: {done.stderr.strip().splitlines()[-1:]}")
+        raise SessionError(f"the memory of {path} could not be measured: {done.stderr.strip().splitlines()[-1:]}")
     return int(json.loads(done.stdout))

@@ -76,7 +76,7 @@ class Muon(torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the matrices here, and all else by AdamW."""
         if closure is not None:
-            raise ValueError("Muon takes gradients that are there, and no closure")
+            raise ValueError("Muon does not take a closure: compute the gradients before step()")
         for group in self.param_groups:
             if group.get("matrices"):
                 self._turn([p for p in group["params"] if p.grad is not None], group["lr"], group["weight_decay"])

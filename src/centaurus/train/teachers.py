@@ -35,7 +35,7 @@ def answers_of(model: str, classes: Sequence[str]) -> Answers:
 def _from_model(model: str, classes: Sequence[str]) -> Answers:
     net = load_network(model).eval().requires_grad_(False)
     if not isinstance(net, Classifier):
-        raise ValueError(f"{model} is a {net.task}, and a classifier is what could teach one")
+        raise ValueError(f"{model} is a {net.task}: a teacher of keywords should be a classifier")
     _check(model, net.settings.get("classes"), classes)
 
     def answer(audio: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _from_onnx(model: str, classes: Sequence[str]) -> Answers:
     inputs = [value.name for value in session.get_inputs()]
     if len(inputs) != 1:
         raise ValueError(
-            f"{model} wants {', '.join(inputs)}: a teacher takes audio (batch, 1, samples) and nothing else"
+            f"{model} has the inputs {', '.join(inputs)}: a teacher should take audio (batch, 1, samples) only"
         )
     words = session.get_modelmeta().custom_metadata_map.get("classes")
     _check(model, words and json.loads(words), classes)
@@ -70,7 +70,7 @@ def _from_onnx(model: str, classes: Sequence[str]) -> Answers:
 
 def _check(model: str, known: object, classes: Sequence[str]) -> None:
     if known != list(classes):
-        raise ValueError(f"{model} knows the classes {known}, and {list(classes)} are to be learnt")
+        raise ValueError(f"{model} has the classes {known}, the network to train has {list(classes)}")
 
 
 FRAME = 320  # samples a frame of wav2vec2 and of the character head
@@ -114,7 +114,9 @@ class Wav2Vec2:
 
     def __init__(self, path: str | Path) -> None:
         if not Path(path).is_dir():
-            raise ValueError(f"the teacher is a local folder of a wav2vec2 model, as transformers saves it: no {path}")
+            raise ValueError(
+                f"the teacher should be a local folder of a wav2vec2 model, as transformers saves it, got {path}"
+            )
         transformers = extra("transformers")
         model = transformers.Wav2Vec2ForCTC.from_pretrained(str(path), local_files_only=True)
         self.model: Any = model.eval().requires_grad_(False)

@@ -22,7 +22,7 @@ class Group:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, not at {self.share}")
+            raise ValueError(f"a share should be above 0 and up to 1, got {self.share}")
 
     @property
     def size(self) -> int:
