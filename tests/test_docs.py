@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from centaurus.runtime.cards import describe_shipped
 from scripts.docs import with_figures
 
 ROOT = Path(__file__).parent.parent
@@ -59,6 +60,14 @@ def test_a_figure_follows_its_file() -> None:
     assert "-->4.2 times<" in with_figures(old.replace("{:.1f}×", "{:.1f} times"))
     with pytest.raises(ValueError, match="1 figures begin, 0 can be read"):
         with_figures(old.replace("{:.1f}", ".1f"))
+
+
+def test_latencies_in_the_readme_are_those_of_the_files() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| \[([\w-]+)\]\(src/\S+\.md\) .* \| ([\d.]+) ms \|$", text, re.MULTILINE))
+    assert set(rows) >= {model.name for model in describe_shipped() if model.default}
+    latencies = {model.name: 1000 * model.latency for model in describe_shipped()}
+    assert {name: float(shown) for name, shown in rows.items()} == {name: latencies[name] for name in rows}
 
 
 @pytest.mark.parametrize("repository", ["", "https://example.org/x"])

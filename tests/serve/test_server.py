@@ -23,6 +23,7 @@ from centaurus import audio
 from centaurus.runtime import denoise, spot, transcribe
 from centaurus.serve.client import Client, ServerError, stream
 from centaurus.serve.server import MOST_ROWS, Options, is_loopback
+from tests.cli.run import run
 from tests.runtime.models import exported
 from tests.serve.servers import get, metric, served, url
 
@@ -300,6 +301,14 @@ def test_sigterm_lets_streams_end(tmp_path: Path) -> None:
         live.end()
         assert sum(y.shape[1] for y in live) == 6000
     assert process.wait(20) == 0
+
+
+def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as server:
+        port = server.port
+        done = run(capsys, "serve", "--port", str(port), "--denoise", str(exported("denoiser")))
+    assert done.code == 2
+    assert done.err == f"centaurus: port {port} is in use: choose another with --port, or 0 for any that is free\n"
 
 
 NODE = shutil.which("node")

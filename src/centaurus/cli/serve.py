@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Annotated
 
 import typer
@@ -41,7 +42,12 @@ def serve(
 
     async def run() -> None:
         server = Server(options)
-        await server.start()
+        try:
+            await server.start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise ValueError(f"port {port} is in use: choose another with --port, or 0 for any that is free") from error
         rooms = ", ".join(f"{task} ({server.capacity(task)} streams)" for task in models)
         output.show_sentence(f"serving {rooms} on ws://{host}:{server.port}")
         await server.wait()
