@@ -14,6 +14,7 @@ from torch import nn
 
 import centaurus as ct
 from centaurus.export.c import write
+from centaurus.export.c.program import WEIGHTS
 from centaurus.layer import Layer
 from centaurus.nn import (
     AvgPool,
@@ -129,22 +130,29 @@ def test_a_strict_compiler_has_nothing_to_say(folder: Path, compiler: str, plain
     assert data == output(str(made))
 
 
-@pytest.mark.parametrize("weights", ["fp16", "int16", "int8"])
+VECTORS = {"plain": ["-DCT_PLAIN"], "default": [], "native": ["-march=native"]}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("compiler", [pytest.param(name, marks=needs(name)) for name in ("gcc", "clang")])
-def test_every_format_of_weights_is_strict_c(tmp_path: Path, compiler: str, weights: str) -> None:
-    step = write.build(Serial([SSM("pointwise", 1, 1, states=3)]).double(), 4, weights, "net")
+def test_every_format_of_weights_is_the_same_in_all_vectors(tmp_path: Path, compiler: str, weights: str) -> None:
+    torch.manual_seed(5)
+    net = Serial([Down(1, 21, 12), SSM("pointwise", 21, 37, states=19), Up(37, 1, 12)]).double()
+    step = write.build(net, 24, weights, "net")
     (tmp_path / "net.c").write_text(step.source("net.h"))
     (tmp_path / "net.h").write_text(step.header())
-    for plain in ([], ["-DCT_PLAIN"]):
-        command = [compiler, *STRICT, *plain, "-O1", "-c", "net.c", "-o", "net.o"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    (tmp_path / "main.c").write_text(MAIN)
+    given = [output(str(program(tmp_path, name, compiler, *STRICT, *VECTORS[name], "-O1"))) for name in VECTORS]
+    first, *others = (np.frombuffer(data, np.float32) for data in given)
+    for other in others:
+        np.testing.assert_allclose(other, first, atol=1e-5 * np.abs(first).max())
 
 
+@pytest.mark.parametrize("vectors", ["default", "native"])
 @needs("gcc")
-def test_sanitizers_find_nothing(folder: Path) -> None:
-    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    assert off(output(str(program(folder, "sanitized", "gcc", *flags)))) < 2e-5
+def test_sanitizers_find_nothing(folder: Path, vectors: str) -> None:
+    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *VECTORS[vectors]]
+    assert off(output(str(program(folder, f"sanitized-{vectors}", "gcc", *flags)))) < 2e-5
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler here")

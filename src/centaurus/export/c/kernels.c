@@ -133,16 +133,21 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #include <immintrin.h>
 CT_INLINE ct_v ct_weight(const ct_w *p) { return (ct_v)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 #else
+typedef int32_t ct_int __attribute__((vector_size(4 * CT_LANES)));
 #ifdef __wasm_simd128__
 #include <wasm_simd128.h>
-CT_INLINE ct_u ct_wide(const ct_w *p) { return (ct_u)wasm_u32x4_load16x4(p); }
+CT_INLINE ct_int ct_upper(const ct_w *p) { return (ct_int)wasm_u32x4_load16x4(p) << 16; }
+#elif defined(__SSE2__) && CT_LANES == 4 /* gcc would convert a narrow vector number by number */
+#include <emmintrin.h>
+CT_INLINE ct_int ct_upper(const ct_w *p) {
+  return (ct_int)_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p));
+}
 #else
 typedef ct_w ct_narrow __attribute__((vector_size(2 * CT_LANES), aligned(2), may_alias));
-CT_INLINE ct_u ct_wide(const ct_w *p) { return __builtin_convertvector(*(const ct_narrow *)p, ct_u); }
+CT_INLINE ct_int ct_upper(const ct_w *p) { return (ct_int)(__builtin_convertvector(*(const ct_narrow *)p, ct_u) << 16); }
 #endif
-CT_INLINE ct_v ct_weight(const ct_w *p) {
-  ct_u h = ct_wide(p);
-  return ct_float(((h & ct_word(0x8000u)) << 16) | ((h & ct_word(0x7fffu)) << 13)) * ct_set(5.192296858534828e33f);
+CT_INLINE ct_v ct_weight(const ct_w *p) { /* the sign stays in its place, exponent and fraction move to theirs */
+  return ct_float((ct_u)(ct_upper(p) >> 3) & ct_word(0x8fffe000u)) * ct_set(5.192296858534828e33f);
 }
 #endif
 #else
@@ -173,6 +178,18 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
   __asm__("" : "+r"(h)); /* else clang converts narrow vectors to floats one by one */
   return (ct_v)wasm_f32x4_convert_i32x4(h);
 }
+#elif defined(__SSE2__) && CT_LANES == 4 /* gcc would convert a narrow vector number by number */
+#include <emmintrin.h>
+typedef int32_t ct_four __attribute__((aligned(1), may_alias));
+CT_INLINE ct_v ct_weight(const ct_w *p) { /* each number ends up in the upper bits of a lane and is shifted down */
+#ifdef CT_WEIGHTS_INT16
+  __m128i h = _mm_loadl_epi64((const __m128i *)p);
+#else
+  __m128i h = _mm_cvtsi32_si128(*(const ct_four *)p);
+  h = _mm_unpacklo_epi8(h, h);
+#endif
+  return (ct_v)_mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(h, h), 32 - 8 * (int)sizeof(ct_w)));
+}
 #else
 typedef ct_w ct_narrow __attribute__((vector_size(sizeof(ct_w) * CT_LANES), aligned(sizeof(ct_w)), may_alias));
 typedef int32_t ct_int __attribute__((vector_size(4 * CT_LANES)));
@@ -182,40 +199,63 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #endif
 #endif
 
+/* Vectors of CT_WIDE columns. Reading weights takes most of the time, and wide loads have more bytes under way. */
+#if defined(CT_WEIGHTS_FP32) && defined(__AVX512F__) && CT_LANES == 8
+#define CT_WIDE 16
+typedef float ct_p __attribute__((vector_size(64)));
+typedef float ct_loose_p __attribute__((vector_size(64), aligned(4), may_alias));
+CT_INLINE ct_p ct_set_p(float x) { ct_p v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; return v; }
+CT_INLINE ct_p ct_load_p(const float *p) { return *(const ct_loose_p *)p; }
+CT_INLINE ct_p ct_weight_p(const ct_w *p) { return ct_load_p(p); }
+CT_INLINE void ct_store_p(float *p, ct_p x, int count) {
+  int k;
+  if (count >= CT_WIDE) *(ct_loose_p *)p = x;
+  else
+    for (k = 0; k < count; k++) p[k] = x[k];
+}
+#else
+#define CT_WIDE CT_LANES
+typedef ct_v ct_p;
+#define ct_set_p ct_set
+#define ct_load_p ct_load
+#define ct_weight_p ct_weight
+#define ct_store_p ct_store_some
+#endif
+
 /* CT_TILE columns of `rows` rows; with few rows, several k at once keep the adders busy (rows * at_once is 4). */
-#if CT_LANES == 8
+#if CT_WIDE >= 8
 #define CT_TILE 16
-#elif CT_LANES == 4
+#elif CT_WIDE == 4
 #define CT_TILE 8
 #else
 #define CT_TILE 4
 #endif
 CT_INLINE void ct_tile(const float *x, const ct_w *w, float *y, int k, int n, int width, int ldx, int ldy,
                        const float *scale, const float *bias, const int rows, const int at_once, const int vectors) {
-  ct_v sum[4][CT_TILE / CT_LANES];
+  ct_p sum[4][CT_TILE / CT_WIDE];
   int r, q, v, i = 0;
   for (r = 0; r < 4; r++)
-    for (v = 0; v < vectors; v++) sum[r][v] = ct_set(0.0f);
+    for (v = 0; v < vectors; v++) sum[r][v] = ct_set_p(0.0f);
   for (; i + at_once <= k; i += at_once)
     for (q = 0; q < at_once; q++) {
-      ct_v b[CT_TILE / CT_LANES];
-      for (v = 0; v < vectors; v++) b[v] = ct_weight(w + (size_t)(i + q) * (size_t)width + v * CT_LANES);
+      ct_p b[CT_TILE / CT_WIDE];
+      for (v = 0; v < vectors; v++) b[v] = ct_weight_p(w + (size_t)(i + q) * (size_t)width + v * CT_WIDE);
       for (r = 0; r < rows; r++) {
-        ct_v a = ct_set(x[r * ldx + i + q]);
+        ct_p a = ct_set_p(x[r * ldx + i + q]);
         for (v = 0; v < vectors; v++) sum[r * at_once + q][v] = a * b[v] + sum[r * at_once + q][v];
       }
     }
   for (; i < k; i++)
     for (r = 0; r < rows; r++)
       for (v = 0; v < vectors; v++)
-        sum[r * at_once][v] += ct_set(x[r * ldx + i]) * ct_weight(w + (size_t)i * (size_t)width + v * CT_LANES);
+        sum[r * at_once][v] += ct_set_p(x[r * ldx + i]) * ct_weight_p(w + (size_t)i * (size_t)width + v * CT_WIDE);
   for (r = 0; r < rows; r++)
     for (v = 0; v < vectors; v++) {
-      ct_v s = sum[r * at_once][v];
+      ct_p s = sum[r * at_once][v];
       for (q = 1; q < at_once; q++) s += sum[r * at_once + q][v];
-      if (scale) s *= ct_load(scale + v * CT_LANES);
-      if (bias) s += ct_load(bias + v * CT_LANES);
-      if (v * CT_LANES < n) ct_store_some(y + r * ldy + v * CT_LANES, s, n - v * CT_LANES);
+      if (scale) s *= ct_load_p(scale + v * CT_WIDE);
+      if (bias) s += ct_load_p(bias + v * CT_WIDE);
+      if (v * CT_WIDE < n) ct_store_p(y + r * ldy + v * CT_WIDE, s, n - v * CT_WIDE);
     }
 }
 
@@ -237,11 +277,11 @@ CT_KERNEL void ct_product(const float *x, const ct_w *w, const float *scale, con
     int width = n - j > 8 ? 16 : 8;
     for (c = 0; c < width && j + c < n; c += CT_TILE) {
       const float *s = scale ? scale + j + c : 0, *b = bias ? bias + j + c : 0;
-#if CT_LANES == 8
+#if CT_WIDE == 8
       if (width == 8) ct_columns(x, w + c, y + j + c, m, k, n - j - c, width, n, s, b, 1);
       else
 #endif
-      ct_columns(x, w + c, y + j + c, m, k, n - j - c, width, n, s, b, CT_TILE / CT_LANES);
+      ct_columns(x, w + c, y + j + c, m, k, n - j - c, width, n, s, b, CT_TILE / CT_WIDE);
     }
     w += (size_t)k * (size_t)width;
   }

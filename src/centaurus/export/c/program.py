@@ -116,8 +116,9 @@ class Program:
         return kernel_text(self._kernels)
 
     def tables(self) -> NDArray[Any]:
-        """All tables of matrix products, one after another."""
-        return np.concatenate(self._tables) if self._tables else np.zeros(1, np.int32)
+        """All tables of matrix products, one after another, with numbers behind the last that a vector may read."""
+        kind: np.dtype[Any] = self._tables[0].dtype if self._tables else np.dtype(np.int32)
+        return np.concatenate([*self._tables, np.zeros(GROUP, kind)])
 
     def constants(self) -> NDArray[np.float32]:
         """All constants, with numbers behind the last that a vector may read."""
