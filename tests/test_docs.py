@@ -86,3 +86,11 @@ def test_pictures_are_small() -> None:
     pictures = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]
     assert pictures
     assert {path.name: size for path in pictures if (size := path.stat().st_size) > 200_000} == {}
+
+
+def test_every_public_name_is_in_the_api_reference() -> None:
+    names = re.findall(r" as (\w+)$", (ROOT / "src/centaurus/__init__.pyi").read_text(encoding="utf-8"), re.MULTILINE)
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    assert [
+        name for name in names if name != "nn" and not re.search(rf"^::: [\w.]+\.{name}$", page, re.MULTILINE)
+    ] == []
