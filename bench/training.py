@@ -158,14 +158,14 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
     """Audio-seconds trained in a second of one core, a bar for each version."""
     import matplotlib.pyplot as plt
 
-    which = list(points[0]["cpu_seconds"])[::-1]
+    which = list(max((p["cpu_seconds"] for p in points), key=len))[::-1]
     height = 0.8 / len(which)
     figure, axis = plt.subplots(figsize=(8, 0.9 + 0.75 * len(points)), constrained_layout=True)
     for offset, name in enumerate(which):
-        values = [p["audio_seconds_per_cpu_second"][name] for p in points]
+        values = [p["audio_seconds_per_cpu_second"].get(name, 0.0) for p in points]
         places = [k + height * (offset - (len(which) - 1) / 2) for k in range(len(points))]
         bars = axis.barh(places, values, 0.9 * height, label=name, color=f"C{offset}")
-        axis.bar_label(bars, [f"{v:.1f}" for v in values], padding=3, fontsize=8)
+        axis.bar_label(bars, [f"{v:.1f}" if v else "" for v in values], padding=3, fontsize=8)
     axis.set_yticks(range(len(points)), [p["network"] for p in points])
     axis.invert_yaxis()
     axis.margins(x=0.1)

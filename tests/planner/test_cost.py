@@ -49,6 +49,15 @@ def test_native_transforms_take_as_long_as_their_flops_at_their_own_rate() -> No
     assert found.backward == pytest.approx(found.seconds)
 
 
+def test_the_recurrence_of_few_rows_takes_as_long_as_that_of_a_whole_vector() -> None:
+    """Forward a vector holds rows of the output, 4 × 5 in two vectors; backward of the input, 4 × 3 in one."""
+    free = replace(CALLS, scan=1e9, call=1e-30)
+    found = cost.scan(rates(free, samples=1000), "bi", "jin", "bj")
+    once = 3 * 5 * 6 * 4 * (1000 + cost.SCAN_SETUP) / 1e9
+    assert found.seconds == pytest.approx(once * 32 / 20)
+    assert found.backward == pytest.approx(cost.SCAN_BACKWARD * once * 16 / 12)
+
+
 @pytest.mark.parametrize("chunks", [4, 40])
 def test_the_scan_over_chunks_has_half_a_call_for_each(chunks: int) -> None:
     found = cost.chunked(rates(CALLS, samples=16 * chunks), "bn", "n", "n", "", "bn", 16)

@@ -27,7 +27,7 @@ TILE_CALLS = 8  # slice, permute and accumulate for every further tile
 SPECTRUM_PASSES = 1.5  # a complex product element by element, against a pass over real numbers of the same size
 PARTS_PASSES = 3  # a complex contraction outside the chain: real and imaginary parts taken apart and joined
 BINS_PASSES = 1.5  # over the matrices of a kernel's bins: four quarters written, or added
-BINS_CALLS = 8
+BINS_CALLS = 20  # transforms, products and the matrices of a kernel's bins
 GENERATE_CALLS = 20  # powers of two, two tables by doubling, their product and the reshapes
 TOEPLITZ_PASSES = 3  # tile, cut and arrange
 TOEPLITZ_CALLS = 6
@@ -39,6 +39,8 @@ CHUNK_TABLE_KEPT = 8  # the same, kept for backward with their gradients
 CHUNK_TURNS = 6  # transpositions of states that are driven and read along different indices
 LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, against the scan
 SCAN_BACKWARD = 2.5  # the native recurrence: states again, adjoint states and four gradients, against forward
+SCAN_SETUP = 24  # samples in the time that a row's modes take to load and their gradients to add up, fitted
+SCAN_LANES = 16  # rows of a vector, where vectors are widest
 SCAN_BLOCK = 64  # samples between the states that it keeps
 
 
@@ -314,14 +316,25 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
 
 
 def scan(r: Rates, x: str, modes: str, out: str) -> Cost:
-    """The native recurrence: every mode of every row, sample by sample, on signals that are read and written once."""
+    """The native recurrence: every mode of every row, sample by sample, on signals that are read and written once.
+
+    A vector holds rows of the output, and in backward rows of the input: few of them leave it idle.
+    """
     rows = r.count(only(x, modes))
+    shared = rows * r.count(both(both(x, modes), out))
+    summed, fresh = r.count(only(both(x, modes), out)), r.count(only(both(modes, out), x))
     steps = float(r.count(modes)) * rows * r.samples
+    seconds = steps * (1 + SCAN_SETUP / r.samples) / r.device.scan
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
     result = r.count(out) * r.samples
-    forward = steps / r.device.scan + copies
-    back = SCAN_BACKWARD * steps / r.device.scan + 2 * copies
+    forward = seconds * _idle(shared * fresh) + copies
+    back = SCAN_BACKWARD * seconds * _idle(shared * summed) + 2 * copies
     return r.done(SCAN_FLOPS * steps, forward, back, result + int(2 * steps / SCAN_BLOCK), signal=True, keeps=True)
+
+
+def _idle(rows: int) -> float:
+    """Lanes of whole vectors for each row."""
+    return math.ceil(rows / SCAN_LANES) * SCAN_LANES / rows
 
 
 def _chunk_tables(r: Rates, weight: str, modes: str, kernel: str, chunk: int) -> tuple[float, int]:
