@@ -91,8 +91,8 @@ MUTATIONS = (
     Mutation(
         "ERB powers not normalised by the window",
         "train/losses.py",
-        "erb_filters(size, rate).to(x) * scale**2",
-        "erb_filters(size, rate).to(x)",
+        "constant(erb_filters, x, size, rate) * scale**2",
+        "constant(erb_filters, x, size, rate)",
         "tests/train/test_losses.py::test_band_powers_are_those_of_a_full_scale_sine",
     ),
     Mutation(

@@ -16,7 +16,7 @@ from centaurus.models import (
     denoiser,
     recognizer,
 )
-from centaurus.models.tables import CLASSIFIERS, DENOISERS, MEL, RECOGNIZERS
+from centaurus.models.tables import CLASSIFIERS, DENOISERS, MEL, RECOGNIZERS, Table
 
 FAMILIES = [
     *(name for name in CLASSIFIERS if name.endswith("-2") or name.startswith("mel")),
@@ -34,22 +34,30 @@ def _rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     )
 
 
-def narrow(name: str) -> Network:
-    """A network of this name's family, small enough to check in a second or two."""
+def narrow_table(name: str) -> Table:
+    """The table of this name's family with few channels and states."""
     task, _, row = name.rpartition("/")
     if task == "denoiser":
         table = DENOISERS[row]
         if isinstance(table, SpectralTable):
-            return denoiser(SpectralTable(_rows(table.blocks), 2, analysis=64, synthesis=32, hop=16))
+            return SpectralTable(_rows(table.blocks), 2, analysis=64, synthesis=32, hop=16)
         parts = [_rows(rows) for rows in (table.encoder, table.middle, table.decoder, table.output)]
-        return denoiser(DenoiserTable(*parts, conv=table.conv))
+        return DenoiserTable(*parts, conv=table.conv)
     if task == "recognizer":
         given = RECOGNIZERS[row]
-        gated = min(given.gated, 2)
-        table = RecognizerTable(_rows(given.backbone), _rows(given.head), given.module, gated)
-        return recognizer(table, vocabulary=5, characters=3)
+        return RecognizerTable(_rows(given.backbone), _rows(given.head), given.module, min(given.gated, 2))
     blocks = _rows(CLASSIFIERS[row].blocks)
     if blocks[0].kind == MEL:
         blocks = (Row(MEL, 16, 6, window=64), *blocks[1:])
     kind = SpotterTable if isinstance(CLASSIFIERS[row], SpotterTable) else ClassifierTable
-    return classifier(kind(blocks), classes=3)
+    return kind(blocks)
+
+
+def narrow(name: str) -> Network:
+    """A network of this name's family, small enough to check in a second or two."""
+    table = narrow_table(name)
+    if isinstance(table, DenoiserTable | SpectralTable):
+        return denoiser(table)
+    if isinstance(table, RecognizerTable):
+        return recognizer(table, vocabulary=5, characters=3)
+    return classifier(table, classes=3)

@@ -185,12 +185,13 @@ def _step(
     model.train()
     sums: Terms = {}
     samples = 0
+    fraction = torch.full((), progress, device=accelerator.device)  # compiled code is made anew for every other float
     for part in range(config.accumulate):
         batch = _moved(next(source), accelerator.device)
         last = part == config.accumulate - 1
         with nullcontext() if last else accelerator.no_sync(model):
             with accelerator.autocast():
-                terms = model(batch, progress)
+                terms = model(batch, fraction)
             accelerator.backward(terms["loss"] / config.accumulate)
         for name, value in terms.items():
             own = value.detach().double() / config.accumulate

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch.nn import functional
 
 from centaurus.train.config import nearest
 from centaurus.train.perceptual import perceptual
-from centaurus.train.spectra import CompressedDifference, Power
+from centaurus.train.spectra import CompressedDifference, Power, constant
 
 BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
@@ -46,11 +45,10 @@ def _bands(x: Tensor, size: int, rate: int) -> Tensor:
     """Compressed band powers (rows, bands, frames) of (rows, time) signals."""
     power = Power.apply(functional.pad(x, (size // 2, size // 2)), size, size // 4)  # rows frames bins
     scale = 4 / size  # of a full-scale sine at the middle of a Hann window of sum size / 2
-    filters = erb_filters(size, rate).to(x) * scale**2
+    filters = constant(erb_filters, x, size, rate) * scale**2
     return (filters @ power.transpose(1, 2) + FLOOR) ** (COMPRESSION / 2)
 
 
-@lru_cache
 def erb_filters(size: int, rate: int, bands: int = BANDS) -> Tensor:
     """Triangles (bands, bins), evenly spaced on the ERB-rate scale from 50 Hz to half the rate; each sums to 1.
 
@@ -108,8 +106,10 @@ def begun(logits: Tensor, target: Tensor, frames: Tensor) -> Tensor:
 
     Beginnings are rare, so they weigh more: the logit is above 0 where one is a third as likely as not.
     """
-    inside, weight = _inside(target, frames), logits.new_tensor(BEGINNING)
-    return functional.binary_cross_entropy_with_logits(logits[:, -1][inside], target[inside].float(), pos_weight=weight)
+    inside, weight = _inside(target, frames), logits.new_full((), BEGINNING)
+    wanted = target.to(logits.dtype)
+    each = functional.binary_cross_entropy_with_logits(logits[:, -1], wanted, pos_weight=weight, reduction="none")
+    return (each * inside).sum() / inside.sum()
 
 
 def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
@@ -143,23 +143,26 @@ def residual(estimate: Tensor, clean: Tensor) -> Tensor:
 
 def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
     """Return squared differences of compressed magnitudes, and of compressed spectra with their phases."""
-    each = [_difference(estimate, clean, size, torch.full((size // 2 + 1,), 2 / (size + 2))) for size in RELATIVE_SIZES]
-    return torch.stack(each).mean()
+    return torch.stack([_difference(estimate, clean, size, even_share) for size in RELATIVE_SIZES]).mean()
 
 
 def heard(estimate: Tensor, clean: Tensor, sizes: Sequence[int] = RELATIVE_SIZES) -> Tensor:
     """``compressed`` with frequencies weighted by their ERB width: half of the weight is below 1.1 kHz at 16 kHz."""
-    return torch.stack([_difference(estimate, clean, size, erb_share(size // 2 + 1)) for size in sizes]).mean()
+    return torch.stack([_difference(estimate, clean, size, erb_share) for size in sizes]).mean()
 
 
-@lru_cache
+def even_share(bins: int) -> Tensor:
+    """The same share for every bin."""
+    return torch.full((bins,), 1 / bins)
+
+
 def erb_share(bins: int, rate: int = 16_000) -> Tensor:
     """The share of each bin on the ERB-rate scale (Glasberg and Moore) from 0 to half the rate."""
     density = 1 / (1 + 0.00437 * torch.linspace(0, rate / 2, bins))
     return density / density.sum()
 
 
-def _difference(estimate: Tensor, clean: Tensor, size: int, shares: Tensor) -> Tensor:
+def _difference(estimate: Tensor, clean: Tensor, size: int, shares: Callable[[int], Tensor]) -> Tensor:
     """The mean over rows and frames of squared differences of compressed spectra, summed with the bins' shares."""
     hop = size // 2
     ours, theirs = (
@@ -167,7 +170,7 @@ def _difference(estimate: Tensor, clean: Tensor, size: int, shares: Tensor) -> T
     )
     frames = ours.shape[0] * (1 + (ours.shape[1] - size) // hop)
     floor = RELATIVE_FLOOR * size / RELATIVE_SIZES[0]
-    weights = shares.to(ours) / frames
+    weights = constant(shares, ours, size // 2 + 1) / frames
     total: Tensor = CompressedDifference.apply(ours, theirs.detach(), weights, size, hop, floor, COMPRESSION, MAGNITUDE)
     return total
 
@@ -198,9 +201,9 @@ class Weight:
     first: float
     last: float
 
-    def at(self, progress: float) -> float:
-        """The weight after this fraction of training."""
-        return self.first + (self.last - self.first) * progress
+    def at(self, progress: float | Tensor) -> float | Tensor:
+        """The weight after this fraction of training: a number if it stays the same."""
+        return self.first if self.first == self.last else self.first + (self.last - self.first) * progress
 
 
 def read_weights(text: str, known: Iterable[str]) -> tuple[Weight, ...]:

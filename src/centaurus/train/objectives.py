@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from centaurus.audio import char_errors, word_errors
 from centaurus.decode import Style, Vocabulary, normalise, transcript
+from centaurus.kernels.precision import without_autocast
 from centaurus.models.build import Classifier, Denoiser, Recognizer
 from centaurus.models.network import Network
 from centaurus.train import losses
@@ -50,11 +51,14 @@ class Objective(nn.Module, ABC):
         return int(self.net.settings["sample_rate"])
 
     @final  # type: ignore[misc]
-    def forward(self, batch: Batch, progress: float) -> Terms:
-        """Every loss with its weight, by name, and the sum."""
+    def forward(self, batch: Batch, progress: float | Tensor) -> Terms:
+        """Every loss with its weight, by name, and the sum.
+
+        ``progress`` as a tensor keeps torch.compile from compiling again for every number.
+        """
         chosen = [weight for weight in self.weights if weight.first or weight.last]
         outputs = self.outputs(batch)
-        with torch.autocast(device_type=batch["audio"].device.type, enabled=False):
+        with without_autocast(batch["audio"]):
             terms = {w.name: w.at(progress) * self.term(w.name, outputs, batch) for w in chosen}
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from centaurus.train.spectra import Power
+from centaurus.train.spectra import Power, constant
 
 RATE = 16_000
 SIZE = 512  # 32 ms frames, half overlapping, as in P.862 at 16 kHz
@@ -59,6 +59,18 @@ def bark_scale() -> Scale:
     return Scale(tables[0], width, tables[1], tables[2])
 
 
+def _shares() -> Tensor:
+    return bark_scale().shares
+
+
+def _centres() -> Tensor:
+    return bark_scale().centres
+
+
+def _threshold() -> Tensor:
+    return bark_scale().threshold
+
+
 def perceptual(estimate: Tensor, clean: Tensor) -> Tensor:
     """Return the mean disturbance of rows that have speech, on the raw PESQ scale: 0 is a perfect copy.
 
@@ -74,7 +86,8 @@ def perceptual(estimate: Tensor, clean: Tensor) -> Tensor:
 def disturbances(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the symmetric and the asymmetric disturbance of every frame (rows, frames) of two (rows, samples)."""
     scale = bark_scale()
-    shares, threshold = scale.shares.to(ours), scale.threshold.to(ours)[:, None]
+    shares, centres, threshold = (constant(table, ours) for table in (_shares, _centres, _threshold))
+    threshold = threshold[:, None]
     clean = shares @ _at_listening_level(theirs)  # b q t
     noisy = shares @ _at_listening_level(ours)
     loud = clean.sum(1, keepdim=True)
@@ -86,7 +99,7 @@ def disturbances(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     gain = (_audible(clean, threshold) + 5e3) / (_audible(noisy, threshold) + 5e3)
     gain = gain.clamp(3e-4, 5)
     noisy = noisy * torch.cat([gain[..., :1], 0.8 * gain[..., 1:] + 0.2 * gain[..., :-1]], -1)
-    reference, degraded = (_loudness(x, scale.centres.to(ours), threshold) for x in (clean, noisy))
+    reference, degraded = (_loudness(x, centres, threshold) for x in (clean, noisy))
     masked = 0.25 * torch.minimum(reference, degraded)
     difference = ((degraded - reference).abs() - masked).clamp_min(0) * scale.width
     with torch.no_grad():

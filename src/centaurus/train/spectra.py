@@ -6,6 +6,7 @@ the way back is one inverse real transform and a few shifted sums.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,21 +17,34 @@ from torch.autograd.function import once_differentiable
 from centaurus.native import functions as native
 
 
-@lru_cache(maxsize=32)
-def _window(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(make: Callable[..., Tensor], x: Tensor, *arguments: object) -> Tensor:
+    """Return a table, ``make(*arguments)``, with the dtype and on the device of ``x``: there it is made once.
+
+    A copy to a GPU in every step would make the host wait for all that was asked of it before.
+    """
+    return _constant(make, x.dtype, x.device, *arguments)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@lru_cache(maxsize=64)
+def _constant(make: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, *arguments: object) -> Tensor:
     with torch.inference_mode(False):
-        return torch.hann_window(size, dtype=dtype, device=device)
+        return make(*arguments).to(device, dtype)
+
+
+def _window(size: int) -> Tensor:
+    return torch.hann_window(size, dtype=torch.float64)
 
 
 def frames_of(x: Tensor, size: int, hop: int) -> Tensor:
     """Return spectra (rows, frames, bins) of Hann windows of (rows, time) signals, without padding."""
-    return torch.fft.rfft(x.unfold(-1, size, hop) * _window(size, x.dtype, x.device))
+    return torch.fft.rfft(x.unfold(-1, size, hop) * constant(_window, x, size))
 
 
 def _back(grad: Tensor, size: int, hop: int, samples: int) -> Tensor:
     """Return the gradient of the signal from that of its spectra (rows, frames, bins); overwrites ``grad``."""
     grad[..., 1:-1] *= 0.5  # the inverse transform counts these bins twice
-    pieces = torch.fft.irfft(grad, n=size, norm="forward") * _window(size, grad.real.dtype, grad.device)
+    pieces = torch.fft.irfft(grad, n=size, norm="forward") * constant(_window, grad.real, size)
     rows, frames = pieces.shape[:2]
     overlaps = size // hop
     pieces = pieces.unflatten(-1, (overlaps, hop))
