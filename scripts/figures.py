@@ -1,10 +1,11 @@
 """The paper's scaling figures of keyword spotting from runs of one's own: test error against parameters and FLOPs.
 
-    python scripts/figures.py DATA [--figure scaling|complex|s6] [--seeds 10] [--gpus 8] [--out FOLDER] [key=value ...]
-    python scripts/figures.py DATA --small [--minutes 5] [--networks NAME,NAME] [--out FOLDER] [key=value ...]
+    python scripts/figures.py DATA [--figure scaling|complex|s6|sc10] [--seeds 10] [--gpus 8] [--out FOLDER] [key=value]
+    python scripts/figures.py DATA --small [--minutes 5] [--networks NAME,NAME] [--out FOLDER] [key=value]
 
 DATA is Speech Commands. A figure has the networks of the paper's, every width, at the paper's settings (``centaurus
-train kws``): 35 words, 200 epochs, ten seeds; the error is that on the test split. ``--small`` compares the topologies
+train kws``): 35 words, 200 epochs, ten seeds; the error is that on the test split. ``sc10`` is the paper's largest
+network on ten words, as in its table of other state-space models. ``--small`` compares the topologies
 with what two CPU cores allow: ten words, some minutes for each network, the error on the validation split.
 
 One cell is one network with one seed; cells run one after the other, each in a run folder of its own. Stop whenever you
@@ -37,15 +38,17 @@ from centaurus.train.run import Run
 
 
 class Kind(NamedTuple):
-    """A network by its table, and the states of every row if not those of the table."""
+    """A network by its table, and the states of every row and the words if not those of table and settings."""
 
     network: str
     states: int = 0
+    words: str = ""
 
     @property
     def name(self) -> str:
         """Its name in folders and tables."""
-        return f"{self.network}-n{self.states}" if self.states else self.network
+        states, words = f"-n{self.states}" if self.states else "", f"-sc{self.words}" if self.words else ""
+        return f"{self.network}{states}{words}"
 
 
 def kinds(families: dict[str, tuple[int, ...]], states: int = 0) -> list[Kind]:
@@ -60,6 +63,7 @@ FIGURES = {
     "scaling": kinds(ALL),
     "complex": kinds({"hybrid": THREE, "hybrid-complex": THREE}),
     "s6": kinds({"hybrid": THREE, "s6": FOUR}) + [kind for n in S6_STATES for kind in kinds({"s6": FOUR}, n)],
+    "sc10": [Kind("kws-hybrid-8", words="10")],
 }
 SMALL = kinds(dict.fromkeys((*ALL, "hybrid-complex"), (2, 4)))
 PAPER_SEEDS = 10
@@ -78,7 +82,8 @@ def cell(kind: Kind, seed: int, settings: kws.KeywordSettings, data: Path, out: 
     if result.is_file():
         done: dict[str, Any] = json.loads(result.read_text())
         return done
-    settings = replace(settings, network=kind.network, states=kind.states, seed=seed)
+    words = kind.words or settings.words
+    settings = replace(settings, network=kind.network, states=kind.states, words=words, seed=seed)
     if (folder / "config.json").is_file():
         run = Run.existing(folder)
     else:
@@ -163,7 +168,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def family_of(name: str) -> str:
     """``kws-s6-4-n16`` as ``s6, 16 states``."""
-    plain, _, states = name.removeprefix("kws-").partition("-n")
+    plain, _, states = name.removeprefix("kws-").partition("-sc")[0].partition("-n")
     family = plain.rpartition("-")[0]
     return f"{family}, {states} states" if states else family
 

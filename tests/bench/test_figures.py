@@ -59,6 +59,7 @@ def test_the_figures_are_the_papers(tmp_path: Path) -> None:
     assert len(figures.FIGURES["scaling"]) == 4 * 3 + 2 * 4
     assert {kind.states for kind in figures.FIGURES["s6"]} == {0, 8, 16}
     assert all(kind.network in kws.TABLES for kinds in figures.FIGURES.values() for kind in kinds)
+    assert [kind.name for kind in figures.FIGURES["sc10"]] == ["kws-hybrid-8-sc10"]  # a cell of its own
     assert figures.PAPER_SEEDS == 10
     assert replace(kws.configure("paper"), words="35") == figures.PAPER_SETTINGS
     net = kws.network(replace(figures.PAPER_SETTINGS, network="kws-s6-2", states=16), ["yes", "no"])
@@ -74,6 +75,9 @@ def test_a_cell_at_the_papers_settings_is_measured_on_the_test_split(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
     settings = override(figures.PAPER_SETTINGS, ["steps=1", "words=yes,no", "validations=1", "batch=4", "workers=0"])
-    found = figures.cell(figures.Kind("kws-s6-2", 2), 0, settings, data, tmp_path / "out", "test")
-    assert (found["network"], found["split"]) == ("kws-s6-2-n2", "test")
+    found = figures.cell(figures.Kind("kws-s6-2", 2, "no,yes"), 0, settings, data, tmp_path / "out", "test")
+    assert (found["network"], found["split"]) == ("kws-s6-2-n2-scno,yes", "test")
+    assert figures.family_of(found["network"]) == "s6, 2 states"
+    trained = json.loads((tmp_path / "out" / "cells" / f"{found['network']}-0" / "config.json").read_text())
+    assert trained["settings"]["words"] == "no,yes"
     assert 0 <= found["error"] <= 1

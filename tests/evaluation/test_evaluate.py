@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,12 @@ def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:
     report = ev.evaluate(silent, data)
     assert report.figures == {"wer": 1.0, "cer": 1.0}
     assert [row["transcript"] for row in report.rows] == ["", "", ""]
+    assert report.groups == []
     assert {path.name for path in write(report, tmp_path / "out")} == {"figures.json", "utterances.csv", "plot.png"}
+    test = data / "LibriSpeech" / "test-clean"
+    shutil.copytree(test, test.with_name("test-other"))
+    groups = ev.evaluate(silent, data).groups
+    assert groups == [{"subset": f"test-{name}", "clips": 3, "wer": 1.0, "cer": 1.0} for name in ("clean", "other")]
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:

@@ -150,18 +150,26 @@ def _class_shares(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
-    """Word and character error rates over all utterances together, and those of each."""
+    """Word and character error rates over all utterances together, of each, and of each subset (LibriSpeech's)."""
     if not len(corpus):
         raise ValueError("no speech of the folder has a transcript")
     report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
     seconds = float(1 / (model.ratio * model.rate))
+    subsets: dict[str, list[dict[str, Any]]] = {}
     for clip, x in _readable(corpus, (corpus[k] for k in evenly_spaced(len(corpus), limit)), report):
         said, reference = transcript(model.run(x), vocabulary, seconds), normalise(clip.labels["transcript"])
         rates = {"wer": audio.word_errors(said, reference).rate, "cer": audio.char_errors(said, reference).rate}
         report.rows.append({"id": clip.id, "reference": reference, "transcript": said, **rates})
-    texts = [[row[key] for row in report.rows] for key in ("transcript", "reference")]
-    report.figures |= {"wer": audio.word_errors(*texts).rate, "cer": audio.char_errors(*texts).rate}
+        subsets.setdefault(clip.labels.get("subset", ""), []).append(report.rows[-1])
+    report.figures |= _error_rates(report.rows)
+    if len(subsets) > 1:
+        report.groups += [{"subset": name, "clips": len(own), **_error_rates(own)} for name, own in subsets.items()]
     return report
+
+
+def _error_rates(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    texts = [[row[key] for row in rows] for key in ("transcript", "reference")]
+    return {"wer": audio.word_errors(*texts).rate, "cer": audio.char_errors(*texts).rate}
 
 
 @dataclass(frozen=True)
