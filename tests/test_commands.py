@@ -48,8 +48,8 @@ NEEDS = ("talk.mp4", "models --networks", "data get speech", "data get mini")  #
 
 
 def documented() -> list[str]:
-    found = [match["words"].strip() for page in PAGES for match in COMMAND.finditer(page.read_text(encoding="utf-8"))]
-    return list(dict.fromkeys(found))
+    texts = [re.sub(r"\\\n\s+", "", page.read_text(encoding="utf-8")) for page in PAGES]  # a command on several lines
+    return list(dict.fromkeys(match["words"].strip() for text in texts for match in COMMAND.finditer(text)))
 
 
 def runnable() -> list[str]:
