@@ -113,7 +113,8 @@ def test_no_file_prints_pickles_or_sprawls(path: Path) -> None:
     tree = read(path)
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert part(path) == "cli" or not any(isinstance(f, ast.Name) and f.id == "print" for f in calls)
-    assert not {top(module) for module in imports(tree)} & PICKLES
+    modules = set(imports(tree)) - {"pickle.UnpicklingError"}  # an error to catch
+    assert not {top(module) for module in modules} & PICKLES
     assert not any(ast.unparse(f) in ("torch.load", "torch.save") for f in calls)
     assert text.count("\n") <= 600, "more than 600 lines: perhaps two concepts"
 
