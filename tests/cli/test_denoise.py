@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,6 +139,16 @@ def test_no_samples_give_no_samples(denoise: Cli, tmp_path: Path) -> None:
     found = soundfile.info(tmp_path / "none.denoised.wav")
     assert (found.frames, found.channels) == (0, 2)
     assert (tmp_path / "none.denoised.png").stat().st_size > 1000
+
+
+def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(
+    denoise: Cli, wav: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = denoise(wav, "--plot")
+    assert done.code == 2
+    assert "[plot]'" in done.err
+    assert left(wav.parent) == ["talk.wav"]
 
 
 def test_a_plot_is_a_picture(denoise: Cli, wav: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -113,6 +114,8 @@ def _files(
     from centaurus.runtime.denoise import denoise_files
     from centaurus.runtime.jobs import Job, plan_jobs
 
+    if plot:
+        import_module("matplotlib")  # that it is missing is said before the work
     jobs, skipped = plan_jobs(inputs, out, force)
     listening.note_skipped(skipped)
     options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file

@@ -123,7 +123,9 @@ def _is_folder(output: str) -> bool:
 def _check_folder(output: str, suffix: str | None) -> None:
     files = KINDS | set(ffmpeg.CONTAINERS) | TEXTS | {suffix}
     if not _is_folder(output) and (Path(output).suffix.lower() in files or Path(output).exists()):
-        raise OutputError(f"is one file for several results: name a folder with -o, such as {output}/", output)
+        raise OutputError(
+            f"is one file for several results: name a folder with -o, such as {Path(output).stem}/", output
+        )
 
 
 def _check(jobs: Sequence[Job], overwrite: bool) -> None:
