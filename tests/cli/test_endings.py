@@ -93,7 +93,7 @@ TYPED = [
     ("spot", "-", "--raw", "s16le", "--rate", BIG),
     ("spot", "-", "--raw", "s16le", "--rate", "16000", "--channels", BIG), ("transcribe", "a.wav", "--model", "kws-30"),
     ("train", "kws", "epochs=nan"), ("train", "kws", "="), ("train", "kws", f"batch={BIG}"),
-    ("train", "--resume", "\0"),
+    ("train", "--resume", "\0"), ("train", "kws", f"seed={BIG}", "--data", "."), ("train", "kws", "seed=-1", "--show"),
     ("serve", "--port", "99999"), ("serve", "--denoise", "deep.json"), ("", ), ("\0", ), ("--wat", ),
 ]  # fmt: skip
 
@@ -204,6 +204,11 @@ def test_a_full_disk_and_missing_memory_have_codes(
 ) -> None:
     from centaurus.cli import networks
 
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(networks.output, "show_json", full)
+    assert run(capsys, "models", "--json").code == 5
     assert faults.exit_code(OSError(28, "No space left on device")) == 5
 
     def greedy(*_: object) -> None:

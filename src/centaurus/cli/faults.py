@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -135,4 +135,5 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _let_go_of_stdout() -> None:
     """Discard buffered output, which cannot be written and must not fail again when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(io.UnsupportedOperation):  # it is not a file, but something in memory
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -58,12 +58,12 @@ def train(
     A run that goes on refuses clips other than those it began with, unless ``allow_changed_data``. One that fails
     before its first step leaves no folder behind.
     """
-    check_precision(settings.precision)
     keep_memory()
     state = PartialState(cpu=not torch.cuda.is_available())
-    torch.manual_seed(settings.seed)
     with run.locked() if state.is_main_process else nullcontext():
         try:
+            check_precision(settings.precision)
+            torch.manual_seed(settings.seed)
             return _train(run, name, settings, data, watcher, allow_changed_data, state)
         except BaseException:
             if state.is_main_process:

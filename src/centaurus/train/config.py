@@ -78,6 +78,8 @@ class Training:
         for name in ("workers", "validations", "validation_items", "decay", "clip", "clip_value"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} should not be negative, got {getattr(self, name)}")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed should be a whole number from 0 to 2^63 - 1, got {self.seed}")
         if not self.lr > 0:
             raise ValueError(f"lr should be above 0, got {self.lr}")
         if self.precision not in PRECISIONS:
