@@ -1,44 +1,129 @@
-"""Train `commands`, the recogniser of connected words that ships.
+"""Train `commands`, the recogniser of connected words that ships, on streams of mel frames.
 
-    python scripts/commands.py DATA RUN [key=value ...]
+    python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --start kws-30
 
-DATA holds the packs kws, librispeech, vctk and noise (docs/data.md), RUN is a new folder. The backbone starts with what
-`kws-30` has learnt, so train that first (scripts/kws_30.py) where the one that ships is not good enough. Every setting
-can be overridden; `start=commands minutes=600` goes on from the model that ships. Afterwards `centaurus eval
-RUN/all/last.safetensors --data DATA/kws --noise DATA/noise` measures it; a copy in src/centaurus/pretrained with
-`make models` ships it.
+The folders are those of scripts/kws_30.py. The first blocks start with those of a spotter, which learns on beside the
+recogniser: its own answer after these blocks is a loss as well. The others are CTC of the words where all that is said
+is known, and where words begin and end. With ``--blank`` the finished model says nothing less readily: a number that is
+taken from the logit of CTC's blank, chosen by word errors on the validation list.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import argparse
+import time
 
-from stages import train
+import numpy as np
+import torch
+from kws_30 import ROWS, SPARSE, add_corpora, behind_mel, descend, falling, read_streams, spotted
+from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
+from torch import nn
 
-from centaurus.recipes.commands import CommandSettings
-from centaurus.train.config import override
+from centaurus.data import open_corpus
+from centaurus.decode.ctc import LATE
+from centaurus.decode.vocabulary import MARK
+from centaurus.kernels.precision import why_no_bf16
+from centaurus.models import Classifier, Recognizer, load_network, recognizer, save
+from centaurus.nn import Serial
+from centaurus.recipes.commands import DEEPER
+from centaurus.recipes.launch import go_on_from
+from centaurus.train.losses import BEGINNING
+from centaurus.train.objectives import BEGUN, EARLY
+from centaurus.train.optim import Average, muon, set_rate
+from centaurus.train.tokens import BLANK
 
-SETTINGS = CommandSettings(
-    network="commands",
-    dc_block=True,
-    vocabulary="marked",  # words, and where each begins
-    losses="tokens:1, starts:1, ends:1",
-    start="kws-30-raw",
-    tuned=0,
-    minutes=60,
-    batch=8,
-    lr=3e-3,
-    decay=0.05,
-    warmup=0.05,
-    speed=0.1,
-    noisy=0.5,
-    wordless=0.06,
-    validations=12,
-    validation_items=100,
-    workers=0,
-)
+BACKGROUND_WEIGHT = 2.0  # in the loss of the spotter; that of words is 3
+FRAMES = PER_SECOND / STACK  # of the network in a second
+CTC, SPOTTER, BEGINS = 0.3, 0.5, 0.5  # weights of the losses; that of ends is 1
+NEGATIVES = (0.2, 0.3)  # shares of streams with other speech, at first and from SPARSE on
+PAUSED = ((0.5, 0.3, 0.2), (0.35, 0.3, 0.35))  # shares of the ranges of pauses
+
+
+class Both(nn.Module):
+    """A recogniser and the spotter whose blocks are its first."""
+
+    def __init__(self, net: Recognizer, spotter: Classifier) -> None:
+        super().__init__()
+        self.net = net
+        mine, theirs = (dict(behind_mel(one).named_children()) for one in (net, spotter))
+        blocks = list(mine["blocks"].children())
+        shared = len(list(theirs["blocks"].children()))
+        self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:shared])})
+        self.spot = Serial({"last": theirs["last"], "out": theirs["out"]})
+        self.rest = Serial({"blocks": Serial(blocks[shared:]), "last": mine["last"], "out": mine["out"]})
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames)."""
+        features = self.first(x)
+        return self.spot(features), self.rest(features)
+
+
+def train(net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: float, lr: float) -> Recognizer:
+    """Train for so many minutes; the average of the weights."""
+    both, rounded = Both(net, spotter), not why_no_bf16()
+    optimizer, average = muon(both, lr, 0.02, rounded), Average(net, 0.9985)
+    begin, step = time.process_time(), 0
+    while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
+        set_rate(optimizer, falling(lr, step, progress))
+        streams.paused = PAUSED[progress > SPARSE]
+        x, made = streams.streams(ROWS, NEGATIVES[progress > SPARSE])
+        with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+            spots, tokens = both(x)
+        loss = SPOTTER * spotted(spots, *targets(made), BACKGROUND_WEIGHT) + recognised(tokens.float(), made)
+        descend(both, optimizer, loss)
+        step += 1
+        average.update(net, step)
+        if step % 100 == 0:
+            print(f"{step} updates, {progress:.0%}, loss {loss.item():.3f}", flush=True)
+    return average.net
+
+
+def recognised(logits: torch.Tensor, streams: list[Stream]) -> torch.Tensor:
+    """The losses of a recogniser's logits (rows, tokens, frames): CTC of words, and where they begin and end."""
+    tokens, frames = logits[:, :-1], logits.shape[-1]
+    centres = torch.arange(frames) + 0.5
+    ends, begins = torch.zeros(len(streams), frames, dtype=torch.long), torch.zeros(len(streams), frames)
+    for row, stream in enumerate(streams):
+        for label, begin, end in stream.said:
+            begins[row, (centres >= begin) & (centres < begin + BEGUN * FRAMES)] = 1
+            ends[row, (centres >= end - EARLY * FRAMES) & (centres < end + LATE * FRAMES)] = label
+    certain = torch.from_numpy(np.stack([stream.certain for stream in streams]))
+    where = nn.functional.cross_entropy(tokens, ends, reduction="none")
+    weight = torch.tensor(BEGINNING)
+    when = nn.functional.binary_cross_entropy_with_logits(logits[:, -1], begins, reduction="none", pos_weight=weight)
+    return CTC * said(tokens, streams) + ((where + BEGINS * when) * certain).sum() / certain.sum()
+
+
+def said(tokens: torch.Tensor, streams: list[Stream]) -> torch.Tensor:
+    """CTC for a word, of the streams in which nothing else is said."""
+    rows = [row for row, stream in enumerate(streams) if stream.complete]
+    words = torch.tensor([label for row in rows for label, _, _ in streams[row].said])
+    counts = torch.tensor([len(streams[row].said) for row in rows])
+    frames = torch.full_like(counts, tokens.shape[-1])
+    each = nn.functional.ctc_loss(
+        tokens[rows].log_softmax(1).permute(2, 0, 1), words, frames, counts, reduction="sum", zero_infinity=True
+    )
+    return each / max(1, len(words))
+
+
+def main() -> None:
+    """Read, train, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_corpora(parser)
+    parser.add_argument("--blank", type=float, default=0.0)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    spotter = load_network(options.start or "kws-30")
+    assert isinstance(spotter, Classifier)
+    names = list(spotter.settings["classes"])[:-1]
+    net = recognizer(DEEPER, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
+    go_on_from(options.start or "kws-30", net)
+    corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
+    trained = train(net, spotter, read_streams(options, corpora, names, spotter), options.minutes, options.lr)
+    with torch.no_grad():
+        trained.body.out.bias[0] -= options.blank
+    save(trained, options.out)
+
 
 if __name__ == "__main__":
-    data, out, *pairs = sys.argv[1:]
-    print(train("commands", {"all": override(SETTINGS, pairs)}, Path(data), Path(out)))
+    main()

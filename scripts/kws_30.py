@@ -8,8 +8,10 @@
 FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
 noise a pack or any folder. With ``--word`` one word is told from everything else. With ``--start`` a model of the same
 table is trained further: what it hears in other speech and noise is drawn more often, and words that are said there
-have no weight. States are carried from stream to stream at the end, and the weights are an exponential average. Minutes
-are those of the processor, so that what else it does changes nothing.
+have no weight. At first most streams are words that follow each other closely, later there is more other speech and
+quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
+rounded to bfloat16 where the processor has instructions for it. Minutes are those of the processor, so that what else
+it does changes nothing.
 """
 
 from __future__ import annotations
@@ -26,41 +28,40 @@ from torch import nn
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.examples.keywords import without_words
 from centaurus.decode.keywords import BACKGROUND
+from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State, map_state, reset
-from centaurus.models import Classifier, classifier, load_network, save
+from centaurus.models import Classifier, Recognizer, classifier, load_network, save
 from centaurus.nn import Serial
 from centaurus.recipes.launch import go_on_from
 from centaurus.train.optim import Average, muon, set_rate
 
-ROWS, DECAY, POSITIVE, SMOOTHING = 32, 0.02, 3.0, 0.03
-CARRIED = 0.75  # from this share of training on states go from stream to stream
+ROWS, DECAY, POSITIVE, SMOOTHING = 24, 0.02, 3.0, 0.04
+SPARSE = 0.65  # from this share of training on words are further apart, and more of the streams are other speech
+CARRIED = 0.85  # from this share of training on states go from stream to stream
 RESET = 4  # rows of a batch whose state starts anew
 CUT = 16  # frames after the seam of two streams: what was said before it may still be heard
-NEGATIVE = 0.35  # share of streams with other speech
+NEGATIVES = (0.15, 0.3)  # shares of streams with other speech, before and after
+PAUSED = ((0.4, 0.4, 0.2), (0.15, 0.35, 0.5))  # shares of the ranges of pauses, before and after
 
 
 def train(net: Classifier, streams: MelStreams, minutes: float, lr: float, negatives: float) -> Classifier:
     """Train for so many minutes; the average of the weights."""
-    body = behind_mel(net)
-    optimizer, average = muon(net, lr, DECAY), Average(net, 0.998)
+    body, rounded = behind_mel(net), not why_no_bf16()
+    optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
     begin, step, state = time.process_time(), 0, None
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
-        set_rate(optimizer, lr * min(1, (step + 1) / 100) * (0.49 * (1 + math.cos(math.pi * progress)) + 0.02))
-        x, labels, weights = streams.batch(ROWS, NEGATIVE)
-        if progress < CARRIED:
-            logits = body(x)
-        else:
-            if state is not None:
-                weights[:, :CUT] = 0
-            logits, state = body.step(x, carried(state, streams))
-        logits = logits.roll(1, 1)  # the background is the last class, and label 0 of the streams
-        more = torch.where(labels > 0, POSITIVE, negatives) * weights
-        each = nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=SMOOTHING)
-        loss = (each * more).sum() / more.sum()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
+        set_rate(optimizer, falling(lr, step, progress))
+        streams.paused = PAUSED[progress > SPARSE]
+        x, labels, weights = streams.batch(ROWS, NEGATIVES[progress > SPARSE])
+        with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+            if progress < CARRIED:
+                logits = body(x)
+            else:
+                if state is not None:
+                    weights[:, :CUT] = 0
+                logits, state = body.step(x, carried(state, streams))
+        loss = spotted(logits, labels, weights, negatives)
+        descend(net, optimizer, loss)
         step += 1
         average.update(net, step)
         if step % 100 == 0:
@@ -68,7 +69,28 @@ def train(net: Classifier, streams: MelStreams, minutes: float, lr: float, negat
     return average.net
 
 
-def behind_mel(net: Classifier) -> Serial:
+def falling(lr: float, step: int, progress: float) -> float:
+    """The learning rate: 200 updates of warm-up, then half a cosine to a fiftieth."""
+    return lr * min(1, (step + 1) / 200) * (0.49 * (1 + math.cos(math.pi * progress)) + 0.02)
+
+
+def spotted(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, negatives: float) -> torch.Tensor:
+    """Cross-entropy of a spotter's logits (rows, classes, frames), the background weighing ``negatives``."""
+    logits = logits.float().roll(1, 1)  # the background is the last class, and label 0 of the streams
+    more = torch.where(labels > 0, POSITIVE, negatives) * weights
+    each = nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=SMOOTHING)
+    return (each * more).sum() / more.sum()
+
+
+def descend(net: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    """One update."""
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+
+
+def behind_mel(net: Classifier | Recognizer) -> Serial:
     """The network behind its mel row; the parameters are shared."""
     return Serial({name: layer for name, layer in net.body.named_children() if name != "front"})  # type: ignore[misc]
 
@@ -84,32 +106,45 @@ def carried(state: State | None, streams: MelStreams) -> State | None:
 def main() -> None:
     """Read, train, save."""
     parser = argparse.ArgumentParser(description=__doc__)
+    add_corpora(parser)
+    parser.add_argument("--word", help="one word against everything else")
+    parser.add_argument("--table", default="kws-mel", help="kws-mel or wake-mel")
+    parser.add_argument("--negatives", type=float, default=2.5, help="weight of the background; that of words is 3")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
+    names = [options.word] if options.word else sorted({name for corpus in corpora for name in corpus.values("word")})
+    net = classifier(options.table, [*names, BACKGROUND])
+    go_on_from(options.start, net)
+    ears = net if options.start and net.settings["classes"] == load_network(options.start).settings["classes"] else None
+    streams = read_streams(options, corpora, names, ears)
+    streams.positive = 0.6 if options.word else None
+    save(train(net, streams, options.minutes, options.lr, options.negatives), options.out)
+
+
+def add_corpora(parser: argparse.ArgumentParser) -> None:
+    """Add what every training on streams is told: where sound is, what to start from, and for how long."""
     parser.add_argument("out", type=Path)
     parser.add_argument("--words", type=Path, nargs="+", required=True)
     parser.add_argument("--speech", type=Path, nargs="+", required=True)
     parser.add_argument("--noise", type=Path, required=True)
-    parser.add_argument("--word", help="one word against everything else")
-    parser.add_argument("--table", default="kws-mel", help="kws-mel or wake-mel")
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--lr", type=float, default=4e-3)
-    parser.add_argument("--negatives", type=float, default=2.5, help="weight of the background; that of words is 3")
-    parser.add_argument("--start", default="", help="a model of the same table to go on from")
-    given = parser.parse_args()
-    torch.manual_seed(0)
-    corpora = [open_corpus(folder, ("train",), ("word",)) for folder in given.words]
-    every = sorted({name for corpus in corpora for name in corpus.values("word")})
-    names = [given.word] if given.word else every
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--start", default="", help="a model to go on from")
+
+
+def read_streams(
+    options: argparse.Namespace, corpora: list[Corpus], names: list[str], ears: Classifier | None
+) -> MelStreams:
+    """Read the sounds. With a spotter's ``ears`` all speech is used, else that without the words."""
     labels = {name: k + 1 for k, name in enumerate(names)}
     words = [word for corpus in corpora for word in words_of(corpus, labels)]
-    net = classifier(given.table, [*names, BACKGROUND])
-    go_on_from(given.start, net)
-    talk = [open_corpus(folder, ("train",), ("speech",)) for folder in given.speech]
-    speech = sounds_of(talk if given.start else [free(corpus, names) for corpus in talk])
-    noise = sounds_of([open_corpus(given.noise, ("train",), ("noise",))])
-    if given.start and net.settings["classes"] == load_network(given.start).settings["classes"]:
-        speech, noise = (heard(sounds, net, names) for sounds in (speech, noise))
-    streams = MelStreams(words, speech, noise, positive=0.6 if given.word else None)
-    save(train(net, streams, given.minutes, given.lr, given.negatives), given.out)
+    talk = [open_corpus(folder, ("train",), ("speech",)) for folder in options.speech]
+    speech = sounds_of(talk if ears else [free(corpus, names) for corpus in talk])
+    noise = sounds_of([open_corpus(options.noise, ("train",), ("noise",))])
+    if ears:
+        speech, noise = (heard(sounds, ears, names) for sounds in (speech, noise))
+    return MelStreams(words, speech, noise)
 
 
 def heard(sounds: list[Sound], net: Classifier, names: list[str]) -> list[Sound]:

@@ -2,8 +2,9 @@
 
     python scripts/measure.py DATA OUT [kws-30] [commands]
 
-DATA is the folder of packs, OUT gets a JSON file a model. What is measured is the ONNX file, streamed as a user would:
-hop after hop, nothing warmed up. Denoisers are measured by measure_denoiser.py.
+DATA has the folders kws, librispeech and noise, packs or corpora in their own layouts: their testing list is used, or
+validation where there is none. OUT gets a JSON file a model. What is measured is the ONNX file, streamed as a user
+would: hop after hop, nothing warmed up. Denoisers are measured by measure_denoiser.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from centaurus.cli.evaluate import engine
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.examples.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
-from centaurus.evaluation.metrics import connected
+from centaurus.evaluation.metrics import clips, connected
 from centaurus.runtime import Session
 from centaurus.runtime.transcribe import Transcriber
 
@@ -42,7 +43,7 @@ def keywords(data: Path, name: str) -> dict[str, Any]:
     """Accuracy on clips of held-out speakers, and false alarms in hours of other sound."""
     session = Session(name, batch=20)
     classes = list(session.settings.classes)
-    words = open_corpus(data / "kws", ("val",), ("word",))
+    words = clips(data / "kws", ("word",), 16_000, None)
     logits = np.concatenate([_last(session, words, k) for k in range(0, len(words), 20)])
     labels = np.array([classes.index(clip.labels["word"]) for clip in words])
     right = logits.argmax(1) == labels
@@ -60,13 +61,13 @@ def keywords(data: Path, name: str) -> dict[str, Any]:
 
 
 def _last(session: Session, words: Corpus, first: int) -> NDArray[np.float32]:
-    clips = [words.load(words[k])[:16_000] for k in range(first, min(first + 20, len(words)))]
+    loaded = [words.load(words[k])[:16_000] for k in range(first, min(first + 20, len(words)))]
     x = np.zeros((20, 16_000), np.float32)
-    for row, clip in zip(x, clips, strict=False):
+    for row, clip in zip(x, loaded, strict=False):
         row[: len(clip)] = clip
     session.reset()
     y = np.concatenate([session.process(x), session.flush()], -1)
-    return y[: len(clips), :, -1]
+    return y[: len(loaded), :, -1]
 
 
 def alarms(data: Path, name: str, words: Corpus) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def alarms(data: Path, name: str, words: Corpus) -> dict[str, Any]:
         )
         sure.append(_smoothed(logits)[classes.index(clip.labels["word"])].max())
     threshold = float(np.quantile(sure, 1 - KEPT))
-    speech = without_words(open_corpus(data / "librispeech", ("val",), ("speech",)), classes)
+    speech = without_words(clips(data / "librispeech", ("speech",), 16_000, None), classes)
     noise = open_corpus(data / "noise", ("val",), ("noise",))
     found: dict[str, Any] = {"threshold": round(threshold, 3), "keywords": len(heard)}
     for kind, corpus in (("speech", speech), ("noise", noise)):
@@ -108,7 +109,7 @@ def _smoothed(logits: NDArray[np.float32], frames: int = 6) -> NDArray[np.float6
 def connected_words(data: Path, name: str) -> dict[str, Any]:
     """Phrases of held-out speakers, clean and in held-out noise; and what is heard where no word is."""
     model = engine(name if name.endswith(".onnx") else f"{files('centaurus') / 'pretrained' / name}.onnx")
-    words, noise = open_corpus(data / "kws", ("val",), ("word",)), open_corpus(data / "noise", ("val",), ("noise",))
+    words, noise = clips(data / "kws", ("word",), 16_000, None), open_corpus(data / "noise", ("val",), ("noise",))
     report = connected(model, words, noise)
     rng = np.random.default_rng(0)
     for group in report.groups:
@@ -122,7 +123,7 @@ def connected_words(data: Path, name: str) -> dict[str, Any]:
             for k in range(1, 8)
             if len(own := counts[counts[:, 1] == k])
         }
-    speech = without_words(open_corpus(data / "librispeech", ("val",), ("speech",)), words.values("word"))
+    speech = without_words(clips(data / "librispeech", ("speech",), 16_000, None), words.values("word"))
     transcriber = Transcriber(name)
     found: dict[str, Any] = {"conditions": report.groups, "examples": report.rows[:12]}
     for kind, corpus in (("speech", speech), ("noise", noise)):

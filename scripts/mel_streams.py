@@ -35,6 +35,8 @@ WARPS = np.linspace(0.86, 1.14, 15)  # factors of pitch
 EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a word: label, and no weight around it
 SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter hears a word that was said, or one that was not
 ALONE = 0.1  # share of streams that are noise alone
+WHOLE = 0.35  # share of words that keep all of their clip
+PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
 TALK_LEVEL = -2.3  # log10 of the power at which speech is judged: -23 dBFS
 
@@ -49,11 +51,28 @@ def log_mel(x: NDArray[np.float32]) -> NDArray[np.float16]:
 
 @dataclass(frozen=True)
 class Word:
-    """Frames of a word with a little around it, its label (0 is the background), and the frame in which it ends."""
+    """Frames of a clip, the label of its word (0 is the background), and the frames in which it begins and ends."""
 
     frames: NDArray[np.float16]
     label: int
+    begin: float
     end: float
+
+
+@dataclass
+class Stream:
+    """A stream that is being composed: band powers, and for each frame of the network a label and its weight.
+
+    ``said`` are the words with the frames of the network in which they begin and end. ``certain`` is where it is known
+    what is said, ``complete`` whether the words are all that is said.
+    """
+
+    power: Frames
+    labels: NDArray[np.int64]
+    weights: Frames
+    certain: Frames
+    said: list[tuple[int, float, float]]
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,14 +91,13 @@ class Sound:
 
 
 def words_of(corpus: Corpus, labels: dict[str, int]) -> list[Word]:
-    """Every clip of a corpus of words, cut to its word; words without a label are background."""
+    """Every clip of a corpus of words; words without a label are background."""
     found = []
     for clip in corpus:
         x = corpus.load(clip)
         first, last = bounds(x)
-        before = max(0, first - 3 * HOP)
-        frames = log_mel(np.pad(x[before : last + 6 * HOP], (0, HOP)))
-        found.append(Word(frames, labels.get(clip.labels["word"], 0), (last - before) / HOP + 0.5))
+        label = labels.get(clip.labels["word"], 0)
+        found.append(Word(log_mel(np.pad(x, (0, HOP))), label, first / HOP, last / HOP + 0.5))
     return found
 
 
@@ -123,6 +141,12 @@ def warp(factor: float) -> NDArray[np.float32]:
     return matrix
 
 
+def targets(streams: Sequence[Stream]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels and weights (streams, frames) for a spotter."""
+    labels, weights = np.stack([one.labels for one in streams]), np.stack([one.weights for one in streams])
+    return torch.from_numpy(labels), torch.from_numpy(weights)
+
+
 class MelStreams:
     """Batches of streams of ``frames`` network frames, drawn at random for ever.
 
@@ -150,19 +174,35 @@ class MelStreams:
         self.steady = [np.exp(log_mel(np.float32(x / x.std())).astype(np.float32)) for x in steady]
         self.warps = [warp(factor) for factor in WARPS]
         self.spread = (0.7 / np.sqrt(np.maximum(1, FILTERS.sum(1).numpy()))).astype(np.float32)
+        self.paused = (0.4, 0.3, 0.3)  # shares of the ranges of pauses
         self._order: list[int] = []
         self._hard = {id(pool): [sound for sound in pool if sound.surest > ALARM] for pool in (speech, noise)}
 
     def batch(self, rows: int, negative: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features (rows, bands, t) as the network's mel row gives them, labels and weights (rows, frames)."""
+        x, streams = self.streams(rows, negative)
+        return x, *targets(streams)
+
+    def streams(self, rows: int, negative: float) -> tuple[torch.Tensor, list[Stream]]:
+        """Features (rows, bands, t) as the network's mel row gives them, and how they were composed."""
         made = [self._stream(negative) for _ in range(rows)]
-        x, labels, weights = (np.stack(parts) for parts in zip(*made, strict=True))
+        power = np.stack([one.power for one in made])
+        x = LOG_SCALE * np.log(np.maximum(power, 0) + LOG_FLOOR, dtype=np.float32)
         for row in x:
-            if self.rng.random() < 0.4:  # a band of frequencies without information
-                width = int(self.rng.integers(1, 8))
-                first = int(self.rng.integers(BANDS - width))
-                row[:, first : first + width] = row[:, first : first + width].mean()
-        return torch.from_numpy(x).mT.contiguous(), torch.from_numpy(labels), torch.from_numpy(weights)
+            self._mask(row)
+        return torch.from_numpy(x).mT.contiguous(), made
+
+    def _mask(self, row: Frames) -> None:
+        """Take the information from a band of frequencies, and from short stretches of time."""
+        r = self.rng
+        if r.random() < 0.4:
+            width = int(r.integers(1, 8))
+            first = int(r.integers(BANDS - width))
+            row[:, first : first + width] = row[:, first : first + width].mean()
+        if r.random() < 0.3:
+            for first in r.integers(self.length, size=5):
+                last = first + int(r.integers(1, 5))
+                row[first:last] = row[first:last].mean(0, keepdims=True)
 
     def _next(self) -> Word:
         if self.positive is not None:
@@ -172,9 +212,12 @@ class MelStreams:
             self._order = self.rng.permutation(len(self.words)).tolist()
         return self.words[self._order.pop()]
 
-    def _word(self) -> tuple[int, Frames, float]:
+    def _word(self) -> tuple[int, Frames, float, float]:
+        """The label of a word, its power in every frame, and the frames in which it begins and ends."""
         r, word = self.rng, self._next()
-        frames = word.frames.astype(np.float32)
+        whole = r.random() < WHOLE
+        first = 0 if whole else max(0, int(word.begin) - 3)
+        frames = word.frames[first : len(word.frames) if whole else round(word.end) + 7].astype(np.float32)
         which = int(r.integers(len(WARPS)))
         speed = WARPS[which] * r.uniform(0.95, 1.05)
         if r.random() < 0.75:
@@ -189,7 +232,7 @@ class MelStreams:
         power *= level if r.random() < 0.7 else 10 ** (r.uniform(-10, 3) / 10)
         if r.random() < 0.3:
             power = self._room(power)
-        return word.label, power.astype(np.float32), word.end / speed
+        return word.label, power.astype(np.float32), (word.begin - first) / speed, (word.end - first) / speed
 
     def _room(self, power: Frames) -> Frames:
         """The tail of a room: power that decays by 60 dB in 0.15 to 0.7 s."""
@@ -211,23 +254,24 @@ class MelStreams:
         wave = np.cos(np.pi * u * r.uniform(0.5, 3) + r.uniform(0, 2 * np.pi))
         return (r.uniform(-0.7, 0.7) * u + r.uniform(-0.5, 0.5) * wave).astype(np.float32)
 
-    def _stream(self, negative: float) -> tuple[Frames, NDArray[np.int64], Frames]:
+    def _stream(self, negative: float) -> Stream:
         r = self.rng
-        power = np.zeros((self.length, BANDS), np.float32)
         labels, weights = np.zeros(self.frames, np.int64), np.ones(self.frames, np.float32)
+        made = Stream(np.zeros((self.length, BANDS), np.float32), labels, weights, weights.copy(), [])
         at, level, kind = round(r.uniform(0, 0.6) * PER_SECOND), -25.0, r.random()
         alone = kind < ALONE and bool(self.noise)
         if alone:
             noise = self._recorded() * np.exp(self._tone())
-            power += noise * (10 ** r.uniform(-4.0, -0.8) * LEVEL_SCALE / max(float(noise.sum(1).mean()), 1e-9))
+            made.power += noise * (10 ** r.uniform(-4.0, -0.8) * LEVEL_SCALE / max(float(noise.sum(1).mean()), 1e-9))
             at = self.length if r.random() < 0.7 else round(r.uniform(0.4, 0.8) * self.length)
         elif kind < ALONE + negative:
             level = r.uniform(-36, -11)
-            at = self._talk(power, weights, level) + round(r.uniform(0.1, 1) * PER_SECOND)
-        loudness = self._say(power, labels, weights, at)
-        if r.random() < 0.85 and not alone:
-            power = self._noisy(power, loudness or 10 ** (level / 10) * LEVEL_SCALE)
-        return LOG_SCALE * np.log(np.maximum(power, 0) + LOG_FLOOR, dtype=np.float32), labels, weights
+            at = self._talk(made.power, made.weights, level) + round(r.uniform(0.1, 1) * PER_SECOND)
+            made.certain, made.complete = made.weights.copy(), False
+        loudness = self._say(made, at)
+        if r.random() < 0.8 and not alone:
+            made.power = self._noisy(made.power, loudness or 10 ** (level / 10) * LEVEL_SCALE)
+        return made
 
     def _talk(self, power: Frames, weights: Frames, level: float) -> int:
         """Other speech, all along or up to where words may come; where it ends."""
@@ -275,25 +319,32 @@ class MelStreams:
             places = np.flatnonzero(sound.left_out[skipped // STACK :]) + at // STACK
             weights[places[places < self.frames]] = 0
 
-    def _say(self, power: Frames, labels: NDArray[np.int64], weights: Frames, at: int) -> float:
-        """Words from ``at`` on with their labels; their mean power."""
+    def _say(self, made: Stream, at: int) -> float:
+        """Words from frame ``at`` on with their labels; their mean power."""
         r, loudness = self.rng, []
-        pauses = (0.12, 0.8) if r.random() < 0.7 else (0.3, 4.0)
+        pauses = PAUSES[int(r.choice(len(PAUSES), p=self.paused))]
         while at < self.length - 20:
-            label, x, end = self._word()
+            label, x, begin, end = self._word()
+            if -8 < at + end - self.length + 10 < 14:  # too close to the end to know whether it is heard
+                break
             if r.random() < 0.08:  # a part of a word is not the word
-                cut = max(3, int(end * r.uniform(0.2, 0.45)))
-                x, label = (x[:cut] if r.random() < 0.6 else x[max(0, int(end) - cut) :]), 0
+                cut = max(3, int((end - begin) * r.uniform(0.2, 0.45)))
+                x, label = (x[: int(begin) + cut] if r.random() < 0.6 else x[max(0, int(end) - cut) :]), 0
+                end = min(end, len(x))
             piece = x[: self.length - at]
-            power[at : at + len(piece)] += piece
+            made.power[at : at + len(piece)] += piece
             loudness.append(float(x.sum(1).mean()))
-            place = (at + end) / STACK
-            first, last = round(place - EARLY), round(place + LATE) + 1
-            if label and first < self.frames:
-                weights[max(0, first - UNSURE) : last + UNSURE] = 0
-                labels[first:last], weights[first:last] = label, 1
-            at += int(end + r.uniform(*pauses) * PER_SECOND)
+            self._mark(made, label, (at + begin) / STACK, (at + end) / STACK)
+            at += int(max(end, len(x) - 6) + r.uniform(*pauses) * PER_SECOND)
         return float(np.mean(loudness)) if loudness else 0.0
+
+    def _mark(self, made: Stream, label: int, begin: float, end: float) -> None:
+        """Note a word, and that it should be heard around its end."""
+        first, last = round(end - EARLY), round(end + LATE) + 1
+        if label and first < self.frames:
+            made.weights[max(0, first - UNSURE) : last + UNSURE] = 0
+            made.labels[first:last], made.weights[first:last] = label, 1
+            made.said.append((label, begin, end))
 
     def _recorded(self) -> Frames:
         """The power of recorded noise, as long as a stream; often where a spotter took it for a word."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.decode import Greedy, Style, Vocabulary, Words, greedy, join
-from centaurus.decode.ctc import REACH
+from centaurus.decode.ctc import LATE, REACH
 
 PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
 LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])
@@ -115,7 +115,13 @@ def test_a_mark_says_where_a_word_begins(
 ) -> None:
     x = logits(path, 4)
     x[3] = marks
-    assert [(w.text, w.start, w.end) for w in greedy(x, MARKED, 0.5)] == begins
+    assert [(w.text, w.start, round(w.end + LATE, 6)) for w in greedy(x, MARKED, 0.5)] == begins
+
+
+def test_a_marked_word_never_ends_before_it_begins() -> None:
+    x = logits([0, 1, 0], 4)
+    x[3] = [-9, 9, -9]
+    assert [(w.start, w.end) for w in greedy(x, MARKED, 0.032)] == [(0.032, 0.032)]
 
 
 @pytest.mark.parametrize(("back", "begin"), [(REACH - 1, 50 - REACH + 1), (REACH, 49)])

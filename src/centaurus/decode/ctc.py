@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from centaurus.decode.posterior import check_frames, softmax
 from centaurus.decode.vocabulary import Vocabulary, normalise
 
+LATE = 0.05  # seconds: a token of a vocabulary with a start mark is trained to last this long after its word
 REACH = 32  # frames: a token begins at most this long before it is the most probable
 
 
@@ -148,8 +149,9 @@ class Words:
         spoken = [token for token in tokens if self.vocabulary.text(token.index)]
         if not text:
             return []
+        late = 0.0 if self.vocabulary.mark is None else LATE
         start, end = spoken[0].begin * self.seconds, spoken[-1].end * self.seconds
-        return [Word(text, start, end, sum(token.confidence for token in spoken) / len(spoken))]
+        return [Word(text, start, max(start, end - late), sum(token.confidence for token in spoken) / len(spoken))]
 
 
 def greedy(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float) -> list[Word]:

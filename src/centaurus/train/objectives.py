@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from centaurus.audio import char_errors, word_errors
 from centaurus.decode import Style, Vocabulary, normalise, transcript
+from centaurus.decode.ctc import LATE
 from centaurus.kernels.precision import without_autocast
 from centaurus.models.build import Classifier, Denoiser, Recognizer
 from centaurus.models.network import Network
@@ -205,7 +206,7 @@ def _si_sdr(estimate: Tensor, clean: Tensor) -> float:
 
 LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
 BEGUN = 0.1  # seconds after the start of a word that still are its beginning
-EARLY, LATE = 0.1, 0.05  # seconds before and after the end of a word between which its token is
+EARLY = 0.1  # seconds before the end of a word from which its token is, until LATE after it
 
 
 @final

@@ -1,5 +1,6 @@
 // What the outputs of networks mean: keywords out of class logits, words out of token logits. As in centaurus.decode.
 
+const LATE = 0.05; // seconds: a word's token is trained to last this long after it, where beginnings are marked
 const PATIENCE = 0.5; // seconds from the threshold to the report, at most
 const RELEASE = 0.8; // of the threshold: where a keyword ends
 const REACH = 32; // frames back from a token in which its beginning may be
@@ -128,7 +129,8 @@ export class Transcription {
   get open() {
     if (this.index === this.blank) return null;
     const confidence = this.total / (this.frame - this.start);
-    const [start, end] = [this.begin * this.seconds, this.frame * this.seconds];
+    const start = this.begin * this.seconds;
+    const end = Math.max(start, this.frame * this.seconds - (this.marked ? LATE : 0));
     return { word: this.tokens[this.index], start, end, confidence };
   }
 
