@@ -91,11 +91,12 @@ def alarms(data: Path, name: str, words: Corpus) -> dict[str, Any]:
     for kind, corpus in (("speech", speech), ("noise", noise)):
         spotting = Spotting(classes, session.settings.hop / session.settings.rate, Smoothing(threshold=threshold))
         session.reset()
-        count = 0
+        count, samples = 0, 0
         for clip in corpus:
-            count += len(spotting.push(session.process(corpus.load(clip))))
+            x = corpus.load(clip)
+            count, samples = count + len(spotting.push(session.process(x))), samples + len(x)
         count += len(spotting.push(session.flush())) + len(spotting.flush())
-        hours = corpus.seconds / 3600
+        hours = samples / corpus.rate / 3600
         found[kind] = {"alarms": count, "hours": round(hours, 3), "per hour": round(count / hours, 1)}
     return found
 
@@ -127,8 +128,12 @@ def connected_words(data: Path, name: str) -> dict[str, Any]:
     transcriber = Transcriber(name)
     found: dict[str, Any] = {"conditions": report.groups, "examples": report.rows[:12]}
     for kind, corpus in (("speech", speech), ("noise", noise)):
-        heard = sum(len(transcriber.process(corpus.load(clip)[None])) for clip in corpus) + len(transcriber.flush())
-        minutes = corpus.seconds / 60
+        heard, samples = 0, 0
+        for clip in corpus:
+            x = corpus.load(clip)
+            heard, samples = heard + len(transcriber.process(x[None])), samples + len(x)
+        heard += len(transcriber.flush())
+        minutes = samples / corpus.rate / 60
         found[kind] = {"words": heard, "minutes": round(minutes, 1), "per minute": round(heard / minutes, 2)}
     return found
 
