@@ -207,6 +207,9 @@ def test_a_full_disk_and_missing_memory_have_codes(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    interrupted = ImportError("initialization failed")
+    interrupted.__cause__ = KeyboardInterrupt()
+    assert faults.exit_code(interrupted) == 130
     monkeypatch.setattr(networks.output, "show_json", full)
     assert run(capsys, "models", "--json").code == 5
     assert faults.exit_code(OSError(28, "No space left on device")) == 5

@@ -43,6 +43,8 @@ def exit_code(error: BaseException) -> int:
     """The documented exit code of an error."""
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if isinstance(error, ImportError) and error.__cause__ is not None:
+        return exit_code(error.__cause__)  # an extension module makes an import error of an interrupt
     if isinstance(error, BrokenPipeError):
         return CLOSED_PIPE
     if isinstance(error, OSError) and error.errno in FULL:
