@@ -1,11 +1,12 @@
 """Train `commands`, the recogniser of connected words that ships, on streams of mel frames.
 
-    python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --start kws-30
+    python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 30
 
-The folders are those of scripts/kws_30.py. The first blocks start with those of a spotter, which learns on beside the
-recogniser: its own answer after these blocks is a loss as well. The others are CTC of the words where all that is said
-is known, and where words begin and end. With ``--blank`` the finished model says nothing less readily: a number that is
-taken from the logit of CTC's blank, chosen by word errors on the validation list.
+The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
+after the first blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
+words begin and end. States are carried from stream to stream in the second half: without that a recogniser goes deaf
+as it listens. With ``--blank`` the finished model says nothing less readily: a number that is taken from the logit of
+CTC's blank, chosen by word errors on the validation list.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 
 import numpy as np
 import torch
-from kws_30 import ROWS, SPARSE, add_corpora, behind_mel, descend, falling, read_streams, spotted
+from kws_30 import CUT, ROWS, SPARSE, add_corpora, behind_mel, carried, descend, falling, read_streams, spotted
 from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
 from torch import nn
 
@@ -23,6 +24,7 @@ from centaurus.data import open_corpus
 from centaurus.decode.ctc import LATE
 from centaurus.decode.vocabulary import MARK
 from centaurus.kernels.precision import why_no_bf16
+from centaurus.layer import State
 from centaurus.models import Classifier, Recognizer, load_network, recognizer, save
 from centaurus.nn import Serial
 from centaurus.recipes.commands import DEEPER
@@ -33,6 +35,7 @@ from centaurus.train.optim import Average, muon, set_rate
 from centaurus.train.tokens import BLANK
 
 BACKGROUND_WEIGHT = 2.0  # in the loss of the spotter; that of words is 3
+CARRIED = 0.5  # from this share of training on states go from stream to stream
 FRAMES = PER_SECOND / STACK  # of the network in a second
 CTC, SPOTTER, BEGINS = 0.3, 0.5, 0.5  # weights of the losses; that of ends is 1
 NEGATIVES = (0.2, 0.3)  # shares of streams with other speech, at first and from SPARSE on
@@ -52,10 +55,12 @@ class Both(nn.Module):
         self.spot = Serial({"last": theirs["last"], "out": theirs["out"]})
         self.rest = Serial({"blocks": Serial(blocks[shared:]), "last": mine["last"], "out": mine["out"]})
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames)."""
-        features = self.first(x)
-        return self.spot(features), self.rest(features)
+    def forward(self, x: torch.Tensor, state: State | None) -> tuple[torch.Tensor, torch.Tensor, State]:
+        """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames), and the state."""
+        first, rest = (None, None) if state is None else state
+        features, first = self.first.step(x, first)
+        tokens, rest = self.rest.step(features, rest)
+        return self.spot(features), tokens, (first, rest)
 
 
 def train(net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: float, lr: float) -> Recognizer:
@@ -63,13 +68,19 @@ def train(net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: fl
     both, rounded = Both(net, spotter), not why_no_bf16()
     optimizer, average = muon(both, lr, 0.02, rounded), Average(net, 0.9985)
     begin, step = time.process_time(), 0
+    state: State | None = None
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
         streams.paused = PAUSED[progress > SPARSE]
         x, made = streams.streams(ROWS, NEGATIVES[progress > SPARSE])
+        labels, weights = targets(made)
+        if state is not None:
+            weights[:, :CUT] = 0
         with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
-            spots, tokens = both(x)
-        loss = SPOTTER * spotted(spots, *targets(made), BACKGROUND_WEIGHT) + recognised(tokens.float(), made)
+            spots, tokens, after = both(x, state)
+        if progress > CARRIED:
+            state = carried(after, streams)
+        loss = SPOTTER * spotted(spots, labels, weights, BACKGROUND_WEIGHT) + recognised(tokens.float(), made)
         descend(both, optimizer, loss)
         step += 1
         average.update(net, step)
@@ -113,11 +124,11 @@ def main() -> None:
     parser.add_argument("--blank", type=float, default=0.0)
     options = parser.parse_args()
     torch.manual_seed(0)
-    spotter = load_network(options.start or "kws-30")
+    spotter = load_network("kws-30")
     assert isinstance(spotter, Classifier)
     names = list(spotter.settings["classes"])[:-1]
     net = recognizer(DEEPER, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
-    go_on_from(options.start or "kws-30", net)
+    go_on_from(options.start, net)
     corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
     trained = train(net, spotter, read_streams(options, corpora, names, spotter), options.minutes, options.lr)
     with torch.no_grad():

@@ -13,6 +13,7 @@ import pytest
 
 from centaurus import audio
 from centaurus.data import Phrases, open_corpus, write_pack
+from centaurus.decode.ctc import LATE
 from centaurus.evaluation import metrics as ev
 from centaurus.evaluation.model import Model
 from centaurus.evaluation.report import write
@@ -160,7 +161,7 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
         logits[0], logits[3] = 1, -1
         for spoken in next(answers)[:-1]:
             logits[3, spoken.start // 512 + 2] = 2
-            logits[tokens.index(spoken.word), spoken.end // 512 + 1] = 3
+            logits[tokens.index(spoken.word), spoken.end // 512 + 2] = 3  # until 64 to 96 ms after the word
         return logits
 
     model = Model("recognizer", 16_000, Fraction(1, 512), (), tokens, late)
@@ -169,5 +170,5 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
     for group, phrases in zip(report.groups, (said[:3], said[3:]), strict=True):
         assert group["wer"] == pytest.approx(3 / sum(map(len, phrases)))
         assert group["start_ms"] == pytest.approx(48, abs=14)
-        assert group["end_ms"] == pytest.approx(48, abs=14)
+        assert group["end_ms"] == pytest.approx(80 - 1000 * LATE, abs=14)
     assert "conditions.csv" in {path.name for path in write(report, tmp_path / "out")}
