@@ -274,7 +274,7 @@ SPECTRAL = SpectralTable(
 SPECTRAL_32 = SpectralTable(
     blocks=(
         #   kind        r  channels  states
-        Row(POINTWISE,  1, 192, 256, times=4),
+        Row(POINTWISE,  1, 192, 256, times=5),
     ),
     expansion=2,
     analysis=512, synthesis=512, hop=256, release=188.0,
