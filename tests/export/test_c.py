@@ -13,9 +13,9 @@ import centaurus as ct
 from centaurus.cli.main import app
 from centaurus.export.c import write
 from centaurus.layer import Layer
+from centaurus.native.build import find_compiler
 from centaurus.nn import Analysis, Compress, Delay, Mask, Mel, Pointwise, Serial, Synthesis
 from centaurus.nn.layers import Stateless
-from centaurus.runtime.native import find_compiler
 from centaurus.ssm import SSM
 from tests.export.test_layers import LAYERS
 from tests.export.test_networks import network, shipped_like, windowed

@@ -16,6 +16,7 @@ import centaurus as ct
 from centaurus.export.c import write
 from centaurus.export.c.program import WEIGHTS
 from centaurus.layer import Layer
+from centaurus.native.build import find_compiler
 from centaurus.nn import (
     AvgPool,
     Block,
@@ -30,7 +31,7 @@ from centaurus.nn import (
     WindowedMean,
 )
 from centaurus.nn.layers import Down
-from centaurus.runtime.native import Native, compile_step, find_compiler
+from centaurus.runtime.native import Native, compile_step
 from centaurus.ssm import S6, SSM
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from centaurus.kernels.pair import align
+from centaurus.kernels.pair import align, pair
 from centaurus.kernels.precision import full_products
 
 
@@ -36,8 +36,11 @@ def powers(log_a: Tensor, steps: Tensor, conjugate: bool = False) -> Tensor:
 def generate(weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, out: str, length: int) -> Tensor:
     """k[out, τ] = Σ Re(weight · a^τ) with τ = αq + ρ: one GEMM of two tables of about √length columns.
 
-    The sum runs over the indices that ``out`` lacks; the basis kernels themselves never exist.
+    The sum runs over the indices that ``out`` lacks; the basis kernels themselves never exist. Compiled and exported
+    graphs get real arithmetic alone, which every backend knows.
     """
+    if torch.compiler.is_compiling():
+        return _generate_real(weight, weight_indices, log_a, modes, out, length)
     shared, summed = ("".join(i for i in modes if (i in out) == kept) for kept in (True, False))
     extra = "".join(i for i in weight_indices if i not in modes)
     size = dict(zip(weight_indices, weight.shape, strict=False))
@@ -47,6 +50,17 @@ def generate(weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, out
     log = log_a.permute([*(modes.index(i) for i in shared + summed), len(modes)]).reshape(s, 1, m, 2)
     k: Tensor = _Generate.apply(w, log, length)
     return k.view(*(size[i] for i in shared + extra), length).permute([(shared + extra).index(i) for i in out] + [-1])
+
+
+def _generate_real(weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, out: str, length: int) -> Tensor:
+    q = math.ceil(math.sqrt(length))
+    blocks = math.ceil(length / q)
+    coarse = powers(log_a, arange(blocks * q, log_a, step=q))  # modes α h
+    fine = powers(log_a, arange(q, log_a), conjugate=True)  # modes ρ h
+    extra = "".join(index for index in weight_indices if index not in modes)
+    weight = align(weight, weight_indices + "η", extra + modes + "η")[..., None, :]
+    k = pair(times(weight, coarse), extra + modes + "αη", fine, modes + "ρη", out + "αρ")
+    return k.reshape(*k.shape[:-2], blocks * q)[..., :length]
 
 
 class _Generate(torch.autograd.Function):
