@@ -15,7 +15,7 @@ from centaurus import audio
 from centaurus.data import Phrases, open_corpus, write_pack
 from centaurus.decode.ctc import LATE
 from centaurus.evaluation import metrics as ev
-from centaurus.evaluation.model import Model
+from centaurus.evaluation.metrics import Model
 from centaurus.evaluation.report import write
 from tests import corpora
 

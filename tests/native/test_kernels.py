@@ -13,9 +13,9 @@ from torch import Tensor
 import centaurus as ct
 from centaurus.kernels.calibrate import current
 from centaurus.kernels.program import Program
-from centaurus.kernels.selective import SelectiveScan
+from centaurus.kernels.scan import SelectiveScan
 from centaurus.native import functions
-from centaurus.native.library import status
+from centaurus.native.build import status
 from centaurus.nn.fused import EPS, _plain
 from centaurus.planner.search import enumerate_plans, fast_length
 from centaurus.ssm import S6, SSM
@@ -170,7 +170,7 @@ def test_the_selective_recurrence(
     native: str, channels: int, states: int, batch: int, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CENTAURUS_NATIVE", native)
-    monkeypatch.setattr("centaurus.kernels.selective.SEGMENT", 40 * channels * states)  # several segments
+    monkeypatch.setattr("centaurus.kernels.scan.SEGMENT", 40 * channels * states)  # several segments
     torch.manual_seed(0)
     layer = S6(channels, 3, states=states)
     u = torch.randn(batch, channels, length, requires_grad=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from centaurus.native import build, library
-from centaurus.native.library import status
+from centaurus.native import build
+from centaurus.native.build import status
 from tests.cli.run import run
 
 
@@ -17,9 +17,9 @@ from tests.cli.run import run
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CENTAURUS_NATIVE", "1")
-    library._load.cache_clear()
+    build._load.cache_clear()
     yield
-    library._load.cache_clear()
+    build._load.cache_clear()
 
 
 def fake_compiler(folder: Path, script: str) -> str:
@@ -32,13 +32,13 @@ def fake_compiler(folder: Path, script: str) -> str:
 def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
-    assert library.library() is None
+    assert build.library() is None
     assert "no C compiler" in status().reason
 
 
 def test_a_failing_compiler_is_told_and_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", fake_compiler(tmp_path, "echo 'vector.h: no such machine' >&2; exit 1"))
-    assert library.library() is None
+    assert build.library() is None
     assert "no such machine" in status().reason
     assert not list(tmp_path.glob("centaurus/native/*"))
 
@@ -46,7 +46,7 @@ def test_a_failing_compiler_is_told_and_never_raises(monkeypatch: pytest.MonkeyP
 def test_a_compiler_that_makes_no_library_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = 'while [ "$1" != "-o" ]; do shift; done; echo no library > "$2"'
     monkeypatch.setenv("CC", fake_compiler(tmp_path, script))
-    assert library.library() is None
+    assert build.library() is None
     assert status().reason
 
 
@@ -55,13 +55,13 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     script = 'while [ "$1" != "-o" ]; do shift; done; : > "$2"'
     monkeypatch.setenv("CC", fake_compiler(tmp_path, script))
-    assert library.library() is None
+    assert build.library() is None
     assert "cannot be kept" in status().reason
 
 
 def test_the_switch_turns_them_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CENTAURUS_NATIVE", "0")
-    assert library.library() is None
+    assert build.library() is None
     assert "CENTAURUS_NATIVE=0" in status().reason
 
 

@@ -13,8 +13,7 @@ import pytest
 from centaurus.planner import CPU
 from centaurus.studio import plans
 from centaurus.studio.plans import QueryError, answer_plan, answer_row
-from centaurus.studio.server import HEADERS, HOST, Server
-from centaurus.studio.site import POLICY, Page, site, write_site
+from centaurus.studio.server import HEADERS, HOST, POLICY, Page, Server, site, write_site
 
 PAGES = ("index.html", "words.html", "plans.html", "networks.html")
 

@@ -1,12 +1,12 @@
 """Sound as numpy arrays: files, rates, levels, mixing, packing, masks, measures of quality, pictures. No torch."""
 
 from centaurus.audio.augment import filtered, mask_frequency, mask_time
-from centaurus.audio.dnsmos import dnsmos
 from centaurus.audio.files import Audio, AudioError, Decoder, Info, Writer, blocks, info, read, write
 from centaurus.audio.level import dbfs, gain, mix, power, to_level
 from centaurus.audio.metrics import (
     Errors,
     char_errors,
+    dnsmos,
     pesq,
     si_sdr,
     stoi,

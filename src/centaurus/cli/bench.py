@@ -92,7 +92,7 @@ def _show_environment(json: bool) -> None:
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    from centaurus.native.library import status
+    from centaurus.native.build import status
 
     def installed(package: str) -> str:
         try:

@@ -13,7 +13,7 @@ from centaurus.cli import output
 from centaurus.cli.networks import check_file
 
 if TYPE_CHECKING:
-    from centaurus.evaluation.model import Evaluation, Model
+    from centaurus.evaluation.metrics import Evaluation, Model
 
 PIECE = 1 << 14  # lengths are rounded up to this many samples: few plans, and what comes later changes nothing before
 
@@ -99,7 +99,7 @@ def engine(model: str) -> Model:
 def _session(model: str) -> Model:
     import numpy as np
 
-    from centaurus.evaluation.model import Model
+    from centaurus.evaluation.metrics import Model
     from centaurus.runtime import Session
 
     session = Session(model)
@@ -121,7 +121,7 @@ def _session(model: str) -> Model:
 def _network(model: str) -> Model:
     import torch
 
-    from centaurus.evaluation.model import Model
+    from centaurus.evaluation.metrics import Model
     from centaurus.models import load_network
     from centaurus.nn import Stream
     from centaurus.tasks import TASKS

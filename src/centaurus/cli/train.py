@@ -193,7 +193,7 @@ class Display:
 
     def machine(self, threads: str) -> None:
         """Print what the speed depends on."""
-        from centaurus.native.library import status
+        from centaurus.native.build import status
 
         native = status()
         self.console.print(f"{'threads':>16}  {threads}")

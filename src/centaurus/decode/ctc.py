@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.decode.posterior import check_frames, softmax
 from centaurus.decode.vocabulary import Vocabulary, normalise
 
 LATE = 0.05  # seconds: a token of a vocabulary with a start mark is trained to last this long after its word
@@ -169,3 +168,16 @@ def join(words: Iterable[Word]) -> str:
 def transcript(logits: NDArray[np.floating], vocabulary: Vocabulary, seconds: float) -> str:
     """Return the normalised text of token logits (tokens, frames); an apostrophe joins its neighbours."""
     return normalise(join(greedy(logits, vocabulary, seconds))).replace(" ' ", "'")
+
+
+def check_frames(logits: NDArray[np.floating], features: int, of: str) -> None:
+    """Raise ValueError unless logits are (features, frames)."""
+    if logits.ndim != 2 or logits.shape[0] != features:
+        raise ValueError(f"logits should be ({features}, frames) for the {features} {of}, got {logits.shape}")
+
+
+def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return probabilities over the first axis, in double precision."""
+    x = logits.astype(np.float64)
+    x = np.exp(x - x.max(axis=0, keepdims=True, initial=-np.inf)) if x.shape[0] else x
+    return np.asarray(x / x.sum(axis=0, keepdims=True))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.decode.posterior import check_frames, softmax
+from centaurus.decode.ctc import check_frames, softmax
 
 LONGEST_WINDOW = 60.0  # seconds: a keyword is shorter than that, and its frames are all kept
 PATIENCE = 0.5  # seconds from the threshold to the report, at most

@@ -6,7 +6,8 @@ A model is any function from samples to frames, so that torch and onnxruntime ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from centaurus import audio
 from centaurus.audio.augment import fit, looped
 from centaurus.data import Clip, Corpus, Phrases, Phrasing, Spoken, open_corpus, pairs
 from centaurus.data.examples.drawing import evenly_spaced
-from centaurus.decode import Style, Vocabulary, Word, greedy, normalise, transcript
+from centaurus.decode import Style, Vocabulary, Word, greedy, join, normalise, transcript
+from centaurus.decode.ctc import softmax
 from centaurus.decode.keywords import BACKGROUND, MovingMean
-from centaurus.decode.posterior import softmax
-from centaurus.evaluation.model import Evaluation, Model, Samples
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER
 
+Samples = NDArray[np.float32]
 SNRS = (-5, 0, 5, 10, 15)  # of mixtures, in turn
 MIXED_LEVEL = -25.0
 QUIET = 0.5  # seconds of silence before and after a clip for a spotter that answers frame by frame
@@ -31,6 +32,50 @@ CONDITIONS = {
     "clean": Phrasing(speed=0.0, noisy=0.0),
     "10 dB": Phrasing(speed=0.0, noisy=1.0, snr=(10.0, 10.0)),
 }
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model under evaluation: its task, the meaning of its outputs, and ``run``, samples (t,) to (features, frames).
+
+    ``listen`` starts a stream and returns a function from its next samples to its next frames. ``window`` is the time
+    in seconds over which a spotter that answers every frame averages its probabilities.
+    """
+
+    task: str
+    rate: int
+    ratio: Fraction
+    classes: Sequence[str]
+    tokens: Sequence[str]
+    run: Callable[[Samples], NDArray[np.floating[Any]]]
+    listen: Callable[[], Callable[[Samples], NDArray[np.floating[Any]]]] | None = None
+    window: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time between two frames."""
+        return float(1 / (self.rate * self.ratio))
+
+
+@dataclass
+class Evaluation:
+    """Metrics over all clips, a row for each clip, groups (classes, SNRs), and metrics that are missing, with why."""
+
+    task: str
+    figures: dict[str, float] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """Return the metrics and groups as plain data; rows go to a CSV file."""
+        return {
+            "task": self.task,
+            "clips": len(self.rows),
+            **self.figures,
+            "groups": self.groups,
+            "missing": self.missing,
+        }
 
 
 def evaluate(
@@ -127,9 +172,8 @@ def _predict(model: Model, x: Samples) -> tuple[str, float]:
     if model.window is not None:
         quiet = np.zeros(round(QUIET * model.rate), np.float32)
         return most_probable(model.run(np.concatenate([quiet, x, quiet])), model.classes, model.window / model.seconds)
-    logits = model.run(fit(x, max(len(x), model.rate)))[:, -1]
-    weights = np.exp(logits - logits.max())
-    return model.classes[int(logits.argmax())], float(weights.max() / weights.sum())
+    last = softmax(model.run(fit(x, max(len(x), model.rate)))[:, -1])
+    return model.classes[int(last.argmax())], float(last.max())
 
 
 def most_probable(logits: NDArray[np.floating[Any]], classes: Sequence[str], frames: float) -> tuple[str, float]:
@@ -154,17 +198,20 @@ def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     if not len(corpus):
         raise ValueError("no speech of the folder has a transcript")
     report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
-    seconds = float(1 / (model.ratio * model.rate))
     subsets: dict[str, list[dict[str, Any]]] = {}
     for clip, x in _readable(corpus, (corpus[k] for k in evenly_spaced(len(corpus), limit)), report):
-        said, reference = transcript(model.run(x), vocabulary, seconds), normalise(clip.labels["transcript"])
-        rates = {"wer": audio.word_errors(said, reference).rate, "cer": audio.char_errors(said, reference).rate}
-        report.rows.append({"id": clip.id, "reference": reference, "transcript": said, **rates})
+        said, reference = transcript(model.run(x), vocabulary, model.seconds), normalise(clip.labels["transcript"])
+        report.rows.append(_text_row(clip.id, said, reference))
         subsets.setdefault(clip.labels.get("subset", ""), []).append(report.rows[-1])
     report.figures |= _error_rates(report.rows)
     if len(subsets) > 1:
         report.groups += [{"subset": name, "clips": len(own), **_error_rates(own)} for name, own in subsets.items()]
     return report
+
+
+def _text_row(label: str, said: str, reference: str) -> dict[str, Any]:
+    row = {"id": label, "reference": reference, "transcript": said}
+    return row | _error_rates([row])
 
 
 def _error_rates(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -286,13 +333,12 @@ def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0)
         known = words.of(clip for clip in words if clip.labels["word"] in model.tokens)
     if not len(known):
         raise ValueError(f"the model knows none of the words of the {words.name} corpus")
-    seconds = float(1 / (model.ratio * model.rate))
     rng = np.random.default_rng(0)
     for name, how in CONDITIONS.items():
         phrases = Phrases(known, noise, how, limit or PHRASES, fixed=1)
         for index in range(phrases.size()):
             x, said = phrases.phrase(index, rng)
-            recognised = greedy(model.run(x), vocabulary, seconds)
+            recognised = greedy(model.run(x), vocabulary, model.seconds)
             report.rows.append({"condition": name, **_phrase_row(f"{name} {index}", recognised, said, model.rate)})
     for name in CONDITIONS:
         mine = [row for row in report.rows if row["condition"] == name]
@@ -304,13 +350,10 @@ def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0)
 
 
 def _phrase_row(label: str, words: list[Word], said: list[Spoken], rate: int) -> dict[str, Any]:
-    texts = [word.text for word in words], [spoken.word for spoken in said]
     off = [
         (word.start - spoken.start / rate, word.end - spoken.end / rate) for word, spoken in _aligned(words, said, rate)
     ]
-    transcript, reference = map(" ".join, texts)
-    rates = {"wer": audio.word_errors(transcript, reference).rate, "cer": audio.char_errors(transcript, reference).rate}
-    return {"id": label, "reference": reference, "transcript": transcript, **rates, "off": off}
+    return _text_row(label, join(words), " ".join(spoken.word for spoken in said)) | {"off": off}
 
 
 def _aligned(words: list[Word], said: list[Spoken], rate: int) -> list[tuple[Word, Spoken]]:
@@ -331,8 +374,7 @@ def _aligned(words: list[Word], said: list[Spoken], rate: int) -> list[tuple[Wor
 
 
 def _phrase_figures(rows: list[dict[str, Any]]) -> dict[str, float]:
-    texts = [[row[key] for row in rows] for key in ("transcript", "reference")]
-    figures: dict[str, float] = {"wer": audio.word_errors(*texts).rate, "cer": audio.char_errors(*texts).rate}
+    figures = _error_rates(rows)
     off = np.array([pair for row in rows for pair in row["off"]]).reshape(-1, 2)
     if len(off):
         start, end = 1000 * np.abs(off).mean(0)

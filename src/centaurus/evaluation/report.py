@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from centaurus.evaluation.live import Point
-from centaurus.evaluation.model import Evaluation
+from centaurus.evaluation.metrics import Evaluation
 from centaurus.system import plot_style, write_file
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS
 

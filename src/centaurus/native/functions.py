@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from centaurus.native.library import library, status
+from centaurus.native.build import library, status
 
 BLOCK = 64  # samples between saved states, as in scan.c and selective.c
 SPLIT = 1 << 20  # multiplications below which a second thread costs more than it saves

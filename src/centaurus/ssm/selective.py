@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from centaurus.kernels.precision import check_precision, full_precision, without_autocast, working
-from centaurus.kernels.selective import SelectiveScan
+from centaurus.kernels.scan import SelectiveScan
 from centaurus.layer import Layer, State, check_channels
 from centaurus.native.functions import Selective, usable
 from centaurus.ssm.kernel import DT_RANGE, kaiming_uniform

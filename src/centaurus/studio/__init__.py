@@ -1,6 +1,5 @@
 """The studio: the library in a browser, served on this machine or written as a static site. No torch."""
 
-from centaurus.studio.server import serve
-from centaurus.studio.site import write_site
+from centaurus.studio.server import serve, write_site
 
 __all__ = ["serve", "write_site"]
