@@ -7,7 +7,7 @@ CORPORA holds folders of sound files, decoded once into a cache:
 
     voicebank/   VoiceBank+DEMAND: clean_trainset_28spk_wav and noisy_trainset_28spk_wav (p286 and p287 validate)
     speech/      more clean speech, such as VCTK without p232, p257, p286, p287, and LibriSpeech
-    noise/       ambience;   effects/ and music/ are optional
+    noise/       ambience;   effects/ and music/ are optional (free_sounds.py makes them)
 
 RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `denoise-16k.safetensors`.
 The learning rate stays constant and falls over the last ``decay`` of the budget. ``start`` is a model of that network

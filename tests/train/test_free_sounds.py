@@ -1,0 +1,62 @@
+"""Free sounds for training: files of packages, and random songs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import free_sounds
+from free_sounds import BEATS, RATE, TICKS, bar, composed, convert, lay_out
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_songs_sound_in_every_bar_and_are_functions_of_the_seed(seed: int) -> None:
+    made = []
+    for _ in range(2):
+        rng, degrees = np.random.default_rng(seed), dict[int, int]()
+        song = composed(rng)
+        made.append([list(bar(rng, song, number, degrees)) for number in range(4)])
+    assert made[0] == made[1]
+    assert sum(map(len, made[0])) >= 4
+    for number, notes in enumerate(made[0]):
+        for channel, at, lasts, _, loudness in notes:
+            assert 0 <= channel < 16
+            assert lasts > 0
+            assert 1 <= loudness <= 127
+            assert number * BEATS * TICKS <= at < (number + 1) * BEATS * TICKS
+
+
+def test_sounds_become_mono_at_the_common_rate_and_peak(tmp_path: Path) -> None:
+    stereo = 0.1 * np.random.default_rng(0).standard_normal((44_100, 2))
+    soundfile.write(tmp_path / "a.wav", stereo, 44_100)
+    assert convert(tmp_path / "a.wav", tmp_path / "out" / "a.wav")
+    x, rate = soundfile.read(tmp_path / "out" / "a.wav")
+    assert rate == RATE
+    assert x.shape == (RATE,)
+    assert np.abs(x).max() == pytest.approx(0.7, abs=1e-3)
+    soundfile.write(tmp_path / "b.wav", np.zeros(RATE), RATE)
+    assert not convert(tmp_path / "b.wav", tmp_path / "out" / "b.wav")
+    assert not (tmp_path / "out" / "b.wav").exists()
+
+
+def test_only_named_files_are_taken_and_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = free_sounds.Package("CC0", effects=("bang.wav",), music=("tune*.wav",))
+    monkeypatch.setattr(free_sounds, "PACKAGES", {"sounds": package})
+    with pytest.raises(SystemExit, match=r"sounds is not there: unpack sounds \(CC0\)"):
+        lay_out(tmp_path / "packages", tmp_path / "out")
+    folder = tmp_path / "packages" / "sounds" / "deep"
+    folder.mkdir(parents=True)
+    for name in ("bang", "speech", "tune1", "tune2"):
+        soundfile.write(folder / f"{name}.wav", np.sin(np.arange(RATE)), RATE)
+    assert lay_out(tmp_path / "packages", tmp_path / "out") == {"effects": 1, "music": 2}
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*.wav")) == [
+        "sounds_0000.wav", "sounds_0000.wav", "sounds_0001.wav",
+    ]  # fmt: skip
