@@ -11,7 +11,7 @@ table is trained further: what it hears in other speech and noise is drawn more 
 have no weight. At first most streams are words that follow each other closely, later there is more other speech and
 quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
 rounded to bfloat16 where the processor has instructions for it. Minutes are those of the processor, so that what else
-it does changes nothing.
+it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the same command goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import math
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from mel_streams import MelStreams, Sound, judged, sounds_of, words_of
 from torch import nn
@@ -33,22 +34,30 @@ from centaurus.layer import State, map_state, reset
 from centaurus.models import Classifier, Recognizer, classifier, load_network, save
 from centaurus.nn import Serial
 from centaurus.recipes.launch import go_on_from
+from centaurus.system import replacing
 from centaurus.train.optim import Average, muon, set_rate
 
 ROWS, DECAY, POSITIVE, SMOOTHING = 24, 0.02, 3.0, 0.04
 SPARSE = 0.65  # from this share of training on words are further apart, and more of the streams are other speech
 CARRIED = 0.85  # from this share of training on states go from stream to stream
+EVERY = 300  # seconds between checkpoints
 RESET = 4  # rows of a batch whose state starts anew
 CUT = 16  # frames after the seam of two streams: what was said before it may still be heard
 NEGATIVES = (0.15, 0.3)  # shares of streams with other speech, before and after
 PAUSED = ((0.4, 0.4, 0.2), (0.15, 0.35, 0.5))  # shares of the ranges of pauses, before and after
 
 
-def train(net: Classifier, streams: MelStreams, minutes: float, lr: float, negatives: float) -> Classifier:
-    """Train for so many minutes; the average of the weights."""
+def train(
+    net: Classifier, streams: MelStreams, minutes: float, lr: float, negatives: float, checkpoint: Path
+) -> Classifier:
+    """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
     body, rounded = behind_mel(net), not why_no_bf16()
     optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
-    begin, step, state = time.process_time(), 0, None
+    step, spent, state = 0, 0.0, None
+    if checkpoint.is_file():
+        step, spent = restore(checkpoint, net, optimizer, average)
+        streams.rng = np.random.default_rng((1, step))  # other streams than before
+    begin = time.process_time() - spent
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
         streams.paused = PAUSED[progress > SPARSE]
@@ -66,7 +75,28 @@ def train(net: Classifier, streams: MelStreams, minutes: float, lr: float, negat
         average.update(net, step)
         if step % 100 == 0:
             print(f"{step} updates, {progress:.0%}, loss {loss.item():.3f}", flush=True)
+        if time.process_time() - begin - spent > EVERY:
+            spent = time.process_time() - begin
+            keep(checkpoint, net, optimizer, average, step, spent)
     return average.net
+
+
+def keep(
+    path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, average: Average, step: int, spent: float
+) -> None:
+    """Write a checkpoint."""
+    parts = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "average": average.net.state_dict()}
+    with replacing(path) as temporary:
+        torch.save(parts | {"step": step, "spent": spent}, temporary)
+
+
+def restore(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> tuple[int, float]:
+    """Read a checkpoint; its update and the seconds until then."""
+    kept = torch.load(path, weights_only=True)
+    net.load_state_dict(kept["net"])
+    optimizer.load_state_dict(kept["optimizer"])
+    average.net.load_state_dict(kept["average"])
+    return kept["step"], kept["spent"]
 
 
 def falling(lr: float, step: int, progress: float) -> float:
@@ -119,7 +149,9 @@ def main() -> None:
     ears = net if options.start and net.settings["classes"] == load_network(options.start).settings["classes"] else None
     streams = read_streams(options, corpora, names, ears)
     streams.positive = 0.6 if options.word else None
-    save(train(net, streams, options.minutes, options.lr, options.negatives), options.out)
+    save(
+        train(net, streams, options.minutes, options.lr, options.negatives, options.out.with_suffix(".pt")), options.out
+    )
 
 
 def add_corpora(parser: argparse.ArgumentParser) -> None:

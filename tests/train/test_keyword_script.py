@@ -1,0 +1,70 @@
+"""The training script of the spotters: streams with labels where words end, and checkpoints that it goes on from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from centaurus.decode.keywords import BACKGROUND
+from centaurus.models import classifier
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import kws_30
+from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel
+
+SECOND = 16_000
+
+
+def tone(hertz: float, seconds: float = 1.0) -> np.ndarray:
+    return (0.1 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * SECOND)) / SECOND)).astype(np.float32)
+
+
+def streams(seed: int = 0) -> MelStreams:
+    words = [Word(log_mel(tone(200.0 * label)), label, 10.0, 50.0) for label in (1, 2, 3)]
+    other = Sound(log_mel(0.1 * np.random.default_rng(0).standard_normal(8 * SECOND).astype(np.float32)))
+    return MelStreams(words, [other], [other], seed=seed)
+
+
+def test_streams_have_labels_where_their_words_end() -> None:
+    x, labels, weights = streams().batch(8, 0.0)
+    assert x.shape == (8, BANDS, labels.shape[1] * STACK)
+    assert torch.isfinite(x).all()
+    assert set(labels.unique().tolist()) == {0, 1, 2, 3}
+    assert (weights[labels > 0] == 1).all()
+    made = streams().streams(8, 0.0)[1]
+    said = [(stream, *word) for stream in made for word in stream.said]
+    assert said
+    for stream, label, begin, end in said:
+        assert end - begin == pytest.approx(40 / STACK, rel=0.25)
+        assert stream.labels[min(round(end), len(stream.labels) - 1)] == label
+
+
+def test_training_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, path = classifier("wake-mel", ["a", "b", "c", BACKGROUND]), tmp_path / "run.pt"
+    monkeypatch.setattr(kws_30, "EVERY", 0.0)
+    monkeypatch.setattr(kws_30, "ROWS", 2)
+    best = kws_30.train(net, streams(), 0.01, 1e-3, 2.5, path)
+    kept = torch.load(path, weights_only=True)
+    assert kept["step"] >= 1
+    assert kept["spent"] > 0
+    for name, x in net.state_dict().items():
+        assert torch.equal(kept["net"][name], x)
+    for name, x in best.state_dict().items():
+        assert torch.equal(kept["average"][name], x)
+    again = classifier("wake-mel", ["a", "b", "c", BACKGROUND])
+    result = kws_30.train(again, streams(), 0.01, 1e-3, 2.5, path)  # the time is used up: nothing changes
+    for name, x in result.state_dict().items():
+        assert torch.equal(kept["average"][name], x)
+    kws_30.train(again, streams(), 0.02, 1e-3, 2.5, path)
+    assert torch.load(path, weights_only=True)["step"] > kept["step"]
+
+
+def test_log_mel_has_a_frame_for_every_hop() -> None:
+    frames = log_mel(tone(440.0))
+    assert frames.shape == (SECOND // HOP, BANDS)
+    assert frames.dtype == np.float16
