@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from centaurus.audio.augment import coloured, hum
 from centaurus.data import Corpus
-from centaurus.data.examples.phrases import bounds
+from centaurus.data.examples.keywords import bounds
 from centaurus.evaluation.live import says
 from centaurus.layer import Layer
 from centaurus.models.tables import CLASSIFIERS, SpotterTable

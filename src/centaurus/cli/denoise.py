@@ -67,7 +67,7 @@ def denoise(
         if band not in BANDS:
             raise typer.BadParameter(f"band should be one of {', '.join(BANDS)}, got {band!r}", param_hint="--band")
         options = Options(model, mix, attn_limit_db, threads, engine, band)
-        layout = listening.layout(raw, rate, channels)
+        layout = listening.raw_layout(raw, rate, channels)
         piped = listening.PIPE in (*inputs, out)
         if piped and len(inputs) > 1:
             raise typer.BadParameter("- stands for one stream: give no other input beside it, and one for -o -")

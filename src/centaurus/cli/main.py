@@ -10,20 +10,17 @@ import typer
 
 from centaurus.cli import (
     bench,
-    data,
     demo,
     denoise,
     evaluate,
     export,
     faults,
+    listening,
     networks,
     output,
     planning,
     serve,
-    spot,
-    studio,
     train,
-    transcribe,
 )
 
 app = typer.Typer(
@@ -36,7 +33,7 @@ app = typer.Typer(
 )
 SECTIONS: dict[str, tuple[Callable[..., None], ...]] = {
     "Use models": (
-        *(denoise.denoise, spot.spot, transcribe.transcribe, serve.serve, studio.studio, demo.demo, networks.models),
+        *(denoise.denoise, listening.spot, listening.transcribe, serve.serve, serve.studio, demo.demo, networks.models),
     ),
     "Train and publish": (train.train, train.teacher_logits, evaluate.evaluate, export.export, export.push),
     "Look inside": (networks.count, networks.verify, bench.bench, planning.plan, planning.calibrate),
@@ -45,7 +42,7 @@ NAMES = {evaluate.evaluate: "eval", train.teacher_logits: "teacher-logits"}
 for section, commands in SECTIONS.items():
     for command in commands:
         app.command(NAMES.get(command), rich_help_panel=section)(command)
-app.add_typer(data.app, name="data", rich_help_panel="Train and publish")
+app.add_typer(train.corpora, name="data", rich_help_panel="Train and publish")
 
 
 def _show_version(requested: bool) -> None:

@@ -7,10 +7,8 @@
 
 from centaurus.data.cache import cache_folder, measured, open_pack, prepared, write_pack
 from centaurus.data.corpus import Clip, Corpus, Faults, checked, load
-from centaurus.data.examples.keywords import Keywords, Variation
-from centaurus.data.examples.mixtures import Mixing, Mixtures, Pairs
-from centaurus.data.examples.phrases import Phrases, Phrasing, Spoken
-from centaurus.data.examples.utterances import Utterances
+from centaurus.data.examples.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
+from centaurus.data.examples.rows import Mixing, Mixtures, Pairs, Utterances
 from centaurus.data.index import Index, open_index
 from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
 from centaurus.data.leaks import without_leaks

@@ -7,7 +7,6 @@ The scores are computed once and thresholded many times, which gives the curve o
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 
 from centaurus.audio.level import dbfs, gain
 from centaurus.data.corpus import Corpus
-from centaurus.data.examples.keywords import some_noise
-from centaurus.data.examples.phrases import Spoken, bounds, faded
+from centaurus.data.examples.keywords import Spoken, bounds, faded, some_noise, words_in
 from centaurus.decode.keywords import Decision, Keyword, Spotting
 
 Samples = NDArray[np.float32]
@@ -245,7 +243,7 @@ def score_others(push: Push, spotting: Spotting, others: Corpus) -> Others:
 
 def says(transcript: str, words: Sequence[str]) -> bool:
     """Return whether a transcript has one of the words."""
-    return not {word.lower() for word in words}.isdisjoint(re.findall(r"[a-z']+", transcript.lower()))
+    return not {word.lower() for word in words}.isdisjoint(words_in(transcript))
 
 
 def threshold_for(points: Sequence[Point], alarms_per_hour: float) -> Point:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from centaurus import audio
 from centaurus.audio.augment import fit, looped
 from centaurus.data import Clip, Corpus, Phrases, Phrasing, Spoken, open_corpus, pairs
-from centaurus.data.examples.drawing import evenly_spaced
+from centaurus.data.examples.rows import evenly_spaced
 from centaurus.decode import Style, Vocabulary, Word, greedy, join, normalise, transcript
 from centaurus.decode.ctc import softmax
 from centaurus.decode.keywords import BACKGROUND, MovingMean

@@ -18,7 +18,7 @@ import torch
 
 from centaurus.data import Corpus
 from centaurus.data.corpus import Clip
-from centaurus.data.examples.streams import Streaming, Streams
+from centaurus.data.examples.keywords import Streaming, Streams
 from centaurus.data.layouts import hold_out, sound_files, speaker_of
 from centaurus.decode.keywords import BACKGROUND, Smoothing, Spotting
 from centaurus.evaluation import live

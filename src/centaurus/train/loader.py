@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from centaurus.data.examples.drawing import evenly_spaced
+from centaurus.data.examples.rows import evenly_spaced
 
 Item = dict[str, np.ndarray[Any, Any]]
 Key = tuple[int, int]
