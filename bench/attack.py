@@ -117,9 +117,10 @@ def kill_training(kills: int, rng: random.Random, folder: Path) -> None:
         killed(lambda run=run: train(run, config), NO_LIMIT)  # type: ignore[misc]
         if losses(run) != expected:
             raise FaultError(f"{run.folder} did not go on exactly")
-        first, second = (load(x.folder / "last.safetensors").state_dict() for x in (whole, run))
-        if not all(torch.equal(x, second[name]) for name, x in first.items()):
-            raise FaultError(f"{run.folder} ended with other weights")
+        for file in ("best.safetensors", "last.safetensors"):
+            first, second = (load(x.folder / file).state_dict() for x in (whole, run))
+            if not all(torch.equal(x, second[name]) for name, x in first.items()):
+                raise FaultError(f"{run.folder}/{file} has other weights")
 
 
 def kill_writing(kills: int, rng: random.Random, folder: Path) -> None:

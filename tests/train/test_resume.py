@@ -18,6 +18,7 @@ import torch
 
 from centaurus.data.corpus import Changes, fingerprints
 from centaurus.data.layouts import open_corpus
+from centaurus.models import load
 from centaurus.train.run import Run, RunError
 from tests import corpora
 from tests.cli.run import run
@@ -110,6 +111,32 @@ def test_an_early_kill_repeats_no_log_lines(tmp_path: Path) -> None:
     assert losses(broken)
     train(broken, settings())
     assert losses(broken) == losses(whole)
+
+
+@pytest.mark.parametrize("file", ["standing.json", "checksums.json", "step-000000004", "last.safetensors"])
+def test_a_kill_after_any_file_of_the_end_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    whole = new_run(tmp_path / "whole", settings(steps=4))
+    train(whole, settings(steps=4))
+    broken, replace, kills = new_run(tmp_path / "broken", settings(steps=4)), os.replace, []
+
+    def kill(source: Path, target: Path) -> None:
+        replace(source, target)
+        if Path(target).name == file and list(broken.records())[-1]["step"] == 4:
+            kills.append(file)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", kill)
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, settings(steps=4))
+    monkeypatch.undo()
+    train(broken, settings(steps=4))
+    assert kills == [file]
+    assert losses(broken) == losses(whole)
+    for name in ("best.safetensors", "last.safetensors"):
+        first, second = (load(run.folder / name).state_dict() for run in (whole, broken))
+        assert all(torch.equal(x, second[key]) for key, x in first.items()), name
 
 
 def test_a_finished_run_is_extended_with_its_validations(tmp_path: Path) -> None:

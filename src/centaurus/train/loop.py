@@ -315,7 +315,10 @@ class Checkpoints:
         return standing
 
     def save(self, model: nn.Module, standing: Standing) -> None:
-        """Write a checkpoint, and the average as the last model; older checkpoints go when this one is complete."""
+        """Write the average as the last model, then a checkpoint; older checkpoints go when this one is complete.
+
+        The checkpoint comes last: a run that is killed in between writes both again, and one that has ended has both.
+        """
         if not all(bool(x.isfinite().all()) for x in model.parameters()):
             raise TrainingError(f"weights became infinite or NaN at step {standing.step}: {last_good(self.run)}")
         main = self.accelerator.is_main_process
@@ -327,8 +330,8 @@ class Checkpoints:
             self.accelerator.wait_for_everyone()
             if main:
                 save_file(_contiguous(self.average.net), self.run.unfinished / AVERAGE)
-                self.run.finish_checkpoint(standing)
                 self.keep("last")
+                self.run.finish_checkpoint(standing)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(self.run.unfinished, ignore_errors=True)
             raise DiskError(
