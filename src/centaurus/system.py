@@ -31,7 +31,15 @@ WITH_TORCH = ("export", "train")  # extras that include the extra torch
 
 
 WINDOWS = os.name == "nt"
-RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(1, 10))}
+RESERVED = {
+    "CON",
+    "PRN",
+    "AUX",
+    "NUL",
+    "CONIN$",
+    "CONOUT$",
+    *(port + n for port in ("COM", "LPT") for n in "123456789¹²³"),
+}
 
 
 class OutputError(OSError):
@@ -77,13 +85,16 @@ def replacing(
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether Windows takes a file of this name for a device, with any suffix, so that its contents are lost."""
-    return name.partition(".")[0].rstrip(" ").upper() in RESERVED
+    """Return whether Windows takes a file of this name for a device or a hidden stream, so that its contents are lost.
+
+    A device has any suffix (``nul.wav``); ``a.wav:b`` is a stream in a.wav. A drive (``C:``) is no part of a name.
+    """
+    return ":" in name or name.partition(".")[0].rstrip(" ").upper() in RESERVED
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
     if WINDOWS and is_reserved(target.name):
-        raise OutputError("is the name of a device on Windows, not of a file", target)
+        raise OutputError("is the name of a device or a stream on Windows, not of a file", target)
     try:
         if not target.parent.is_dir():
             raise OutputError(f"there is no folder {target.parent}", target)

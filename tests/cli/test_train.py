@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -13,7 +14,7 @@ import pytest
 from centaurus import tasks
 from centaurus.cli.evaluate import _cells
 from centaurus.evaluation import live
-from centaurus.models import Row, SpotterTable, classifier, save
+from centaurus.models import Row, SpotterTable, classifier, load, save
 from centaurus.recipes import RECIPES
 from centaurus.train import loop
 from centaurus.train.config import explain
@@ -42,8 +43,8 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
         "best.safetensors", "card.md", "checkpoints", "clips.json", "config.json", "data.json", "environment.json",
         "last.safetensors", "log.jsonl", "tensorboard",
     }  # fmt: skip
-    again = run(capsys, "train", "--resume", str(folder), "--json")
-    assert again.json()["step"] == 4
+    again = run(capsys, "train", "--resume", "runs/kws-1", "--json")
+    assert again.json() == found  # of the best model, though this time nothing was trained
     measured = run(capsys, "eval", found["model"], "--data", str(words), "--json", "--out", str(tmp_path / "report"))
     assert measured.code == 0, measured.err
     assert 0 <= measured.json()["accuracy"] <= 1
@@ -51,6 +52,21 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
     shown = run(capsys, "eval", str(folder / "last.safetensors"), "--data", str(words), "--limit", "3")
     assert "accuracy" in shown.out
     assert "3 clips" in shown.out
+
+
+def test_a_console_that_cannot_encode_what_training_prints(words: Path, tmp_path: Path) -> None:
+    """Classes, folders and the bar of progress are not in the code page of a Windows console: the run goes on."""
+    (words / "yes").rename(words / "да")
+    settings = ("words=all", "--small", "--data", str(words), "--out", "шум")
+    for arguments in (("train", "kws", *FEW, *settings), ("train", "--resume", "шум", "steps=5")):
+        done = subprocess.run(
+            [sys.executable, "-m", "centaurus", *arguments], env={**os.environ, "PYTHONIOENCODING": "cp1252"},
+            cwd=tmp_path, capture_output=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert b"???" in done.stdout
+        assert rb"2: no, \u0434\u0430" in done.stderr
+    assert load(tmp_path / "шум" / "best.safetensors").settings["classes"] == ["no", "да"]
 
 
 def test_eval_of_a_spotter_draws_misses_against_false_alarms(

@@ -84,7 +84,7 @@ def train(
                 f"{run.folder} was finished already: nothing was trained. To go on: "
                 f"centaurus train --resume {run.folder} with more steps=, epochs= or minutes="
             )
-        _end(run.folder, standing.step, standing.best, display.best, json)
+        _end(run, standing.step, json)
 
 
 def _stopped(run: Run) -> str:
@@ -159,8 +159,9 @@ def _next_folder(recipe: str) -> Path:
     return folder
 
 
-def _end(folder: Path, step: int, best: float | None, figures: dict[str, Any], json: bool) -> None:
-    kept = {name: value for name, value in figures.items() if name not in HIDDEN}
+def _end(run: Run, step: int, json: bool) -> None:
+    """Print the figures of the best model, which an earlier part of the run may have found, and where it is."""
+    folder, kept = run.folder, {name: value for name, value in run.best().items() if name not in HIDDEN}
     if json:
         output.show_json({"run": str(folder), "model": str(folder / "best.safetensors"), "step": step, **kept})
         return
@@ -179,7 +180,6 @@ class Display:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.first = os.environ.get("RANK", "0") == "0"
-        self.best: dict[str, Any] = {}
         self.console = Console(stderr=True, highlight=False, markup=False, quiet=quiet or not self.first)
         columns = [TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn(elapsed_when_finished=True)]
         self.progress = Progress(*columns, TextColumn("{task.fields[now]}"), console=self.console)
@@ -218,8 +218,6 @@ class Display:
     def validated(self, record: dict[str, Any], best: bool) -> None:
         """Print a line that stays above the bar."""
         kept = {name: value for name, value in record.items() if name not in HIDDEN}
-        if best:
-            self.best = kept
         self.console.print(f"step {record['step']:>7}  {_words(kept)}{'  (best)' if best else ''}")
 
 

@@ -107,8 +107,7 @@ def card(run: Run, net: Network) -> str:
     """Return the model card: its size and cost, its data, its training, and its figures on the validation examples."""
     described, rate = run.description(), int(net.settings["sample_rate"])
     report = count(net, rate)
-    checks = [record for record in run.records() if record["kind"] == "validation"]
-    best = max(checks, key=lambda record: record.get("best", False) * record["step"], default={})
+    checks, best = run.validations(), run.best()
     facts = {
         "parameters": f"{report.parameters:,} counted, {report.tensors:,} numbers in the file",
         "cost": f"{report.flops_per_second / 1e6:.1f} MFLOPs for each second of audio",

@@ -173,6 +173,14 @@ class Run:
                 return
             yield record
 
+    def validations(self) -> list[dict[str, Any]]:
+        """Return the records of the validations."""
+        return [record for record in self.records() if record["kind"] == "validation"]
+
+    def best(self) -> dict[str, Any]:
+        """Return the record of the validation that best.safetensors is from; empty before the first."""
+        return next((record for record in reversed(self.validations()) if record.get("best")), {})
+
     def rewind(self, step: int) -> None:
         """Forget what was logged after a step: the run will log it again."""
         kept = [json.dumps(record) for record in self.records() if record["step"] <= step]
