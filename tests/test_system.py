@@ -1,8 +1,9 @@
-"""Hints on what to install work for the way the package was installed."""
+"""Hints on what to install work for the way the package was installed; errors say which file and why."""
 
 from __future__ import annotations
 
 import json
+import pickle
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,25 @@ from typing import Any
 
 import pytest
 
-from centaurus.system import choose_threads, install_command, what_to_install
+from centaurus.audio import AudioError
+from centaurus.data.sources import SourceError
+from centaurus.export.write import ExportError
+from centaurus.models.io import ModelError, ModelNotFoundError
+from centaurus.runtime import SessionError
+from centaurus.system import (
+    FileError,
+    MissingModelError,
+    OutputError,
+    choose_threads,
+    install_command,
+    what_to_install,
+)
+from centaurus.train.run import RunError
+
+FILE_ERRORS = (
+    *(AudioError, ExportError, MissingModelError, ModelError, ModelNotFoundError, OutputError, RunError, SessionError),
+    SourceError,
+)
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, Any] | None) -> None:
@@ -50,3 +69,13 @@ def test_threads_are_chosen_where_the_environment_does_not_say() -> None:
     own = {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
     assert choose_threads(own) == "3 threads, active while waiting"
     assert own == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+
+
+@pytest.mark.parametrize("kind", FILE_ERRORS, ids=lambda kind: kind.__name__)
+def test_an_error_about_a_file_carries_path_and_reason_also_between_processes(kind: type[FileError]) -> None:
+    error = kind("is damaged", "folder/file.wav")
+    assert (error.reason, error.path) == ("is damaged", Path("folder/file.wav"))
+    assert str(error) == ("is damaged" if issubclass(kind, MissingModelError) else "folder/file.wav: is damaged")
+    assert kind("no file at all").path is None
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (type(copy), str(copy), copy.reason, copy.path) == (kind, str(error), error.reason, error.path)

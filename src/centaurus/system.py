@@ -42,16 +42,23 @@ RESERVED = {
 }
 
 
-class OutputError(OSError):
-    """Something cannot be written: it exists, the disk is full, the format cannot hold it. ``reason`` says why."""
+class FileError(Exception):
+    """An error about a file: ``reason`` says what is wrong, ``path`` which file it is, if any; the message has both."""
 
-    def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
-        super().__init__(f"{os.fspath(path)}: {reason}")
-        self.reason, self.path = reason, Path(path)
+    def __init__(self, reason: str, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
+        self.reason, self.path = reason, None if path is None else Path(path)
 
 
-class MissingModelError(FileNotFoundError):
-    """There is no such model, as a file, on the Hub or among those that ship."""
+class OutputError(FileError, OSError):
+    """Something cannot be written: it exists, the disk is full, the format cannot hold it."""
+
+
+class MissingModelError(FileError, FileNotFoundError):
+    """There is no such model, as a file, on the Hub or among those that ship. The reason names it."""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @contextmanager
@@ -151,7 +158,7 @@ def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
         return Path(str(files("centaurus") / "pretrained" / f"{model}{suffix}"))
     name = f"{os.fspath(model)!r:.200}"
     raise MissingModelError(
-        f"there is no model file {name}, and no shipped model of that name ({', '.join(known) or 'none'})"
+        f"there is no model file {name}, and no shipped model of that name ({', '.join(known) or 'none'})", model
     )
 
 
@@ -166,7 +173,7 @@ def download_model(name: str, suffix: str) -> Path:
         return Path(hub.hf_hub_download(repository, f"model{suffix}", revision=revision or None))
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise MissingModelError(f"{name}: model{suffix} could not be downloaded: {reason}") from error
+        raise MissingModelError(f"{name}: model{suffix} could not be downloaded: {reason}", name) from error
 
 
 def cache_folder(name: str = "") -> Path:

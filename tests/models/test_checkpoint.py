@@ -78,7 +78,7 @@ def test_the_file_is_ordinary_safetensors_with_json(written: Path) -> None:
 def test_a_truncated_file(kept: int, written: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.safetensors"
     path.write_bytes(written.read_bytes()[:kept])
-    with pytest.raises(ValueError, match=r"cut\.safetensors is not a complete safetensors file"):
+    with pytest.raises(ValueError, match=r"cut\.safetensors: is not a complete safetensors file"):
         load(path)
 
 
@@ -86,7 +86,7 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "other.bin"
     for data in (b"\x80\x04\x95payload" * 40, b"RIFF" + bytes(300), os.urandom(4096)):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"other\.bin is not a complete safetensors file"):
+        with pytest.raises(ValueError, match=r"other\.bin: is not a complete safetensors file"):
             load(path)
 
 
@@ -94,7 +94,7 @@ def test_a_foreign_safetensors_file(tmp_path: Path) -> None:
     path = tmp_path / "foreign.safetensors"
     for words in (None, {"format": "pt"}):
         save_file({"x": torch.zeros(2)}, path, words)
-        with pytest.raises(ValueError, match=r"foreign\.safetensors is a safetensors file but not a centaurus model"):
+        with pytest.raises(ValueError, match=r"foreign\.safetensors: is a safetensors file but not a centaurus model"):
             load(path)
 
 

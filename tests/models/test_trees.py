@@ -138,6 +138,10 @@ def test_what_cannot_be_lifted_saved_or_exported_says_so(tmp_path: Path) -> None
         Lift(nn.LSTM(2, 2))
     with pytest.raises(ValueError, match="Conv1d, mixes frames"):
         Lift(nn.Sequential(nn.Conv1d(2, 2, 3)))
+    with pytest.raises(ValueError, match=r"Linear, mixes frames .* last axis, which is time.*: use Pointwise\(4, 2\)"):
+        Lift(nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"1, a LayerNorm, mixes frames .* use ct\.nn\.LayerNorm"):
+        Lift(nn.Sequential(nn.GELU(), nn.LayerNorm(16)))
     with pytest.raises(TypeError, match="a centaurus layer already"):
         Lift(SiLU())
     with pytest.raises(TypeError, match=r"layers\.0 lifts a Softplus, which cannot be saved"):
@@ -220,7 +224,7 @@ def test_a_file_that_describes_what_cannot_be_is_refused(tree: dict[str, Any], w
         build_tree(tree)
     path = tmp_path / "odd.safetensors"
     save_file({"x": torch.zeros(1)}, path, {"kind": "centaurus-model", "version": "2", "tree": json.dumps(tree)})
-    with pytest.raises(ValueError, match=r"odd\.safetensors describes a network that cannot be built"):
+    with pytest.raises(ValueError, match=r"odd\.safetensors: describes a network that cannot be built"):
         ct.load(path)
 
 

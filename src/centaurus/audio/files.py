@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio.containers import Spliced, survey
 from centaurus.audio.resample import resample
-from centaurus.system import OutputError, replacing
+from centaurus.system import FileError, OutputError, replacing
 
 Samples = NDArray[np.float32]
 
@@ -32,12 +32,8 @@ SUFFIXES = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}  # where
 EXACT = {"MP3": False}  # formats that pad the end; all others have exactly the frames that were written
 
 
-class AudioError(ValueError):
-    """An audio file that cannot be used: ``reason`` says why, ``path`` is the file; the message has both."""
-
-    def __init__(self, reason: str, path: str | os.PathLike[str] | None = None) -> None:
-        self.reason, self.path = reason, None if path is None else Path(path)
-        super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
+class AudioError(FileError, ValueError):
+    """An audio file, or a folder of them, that cannot be used."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from centaurus.data.layouts import recognise
-from centaurus.system import replacing
+from centaurus.system import FileError, replacing
 
 CHUNK = 1 << 20  # bytes read at once
 PATIENCE = 10.0  # seconds without an answer after which a host counts as out of reach
@@ -113,7 +113,7 @@ SOURCES = {
 }
 
 
-class SourceError(ValueError):
+class SourceError(FileError, ValueError):
     """An archive that is missing, damaged or not what it should be; the message says where to get it."""
 
 
@@ -130,7 +130,7 @@ def get(
     """
     source, target = find_source(name), Path(out)
     if target.exists():
-        raise SourceError(f"{target}: exists already; name another folder with -o")
+        raise SourceError("exists already; name another folder with -o", target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _building(target) as folder:
         for archive in source.archives:
@@ -175,8 +175,9 @@ def _archive(
     except (URLError, TimeoutError) as error:
         host, reason = urlsplit(archive.url).hostname, getattr(error, "reason", error)
         raise SourceError(
-            f"{archive.name}: {host} cannot be reached ({reason}): download {archive.url} by other means "
-            "and give its folder with --from"
+            f"{host} cannot be reached ({reason}): download {archive.url} by other means "
+            "and give its folder with --from",
+            archive.name,
         ) from error
     yield path
     path.unlink()
@@ -193,8 +194,9 @@ def _check(path: Path, archive: Archive, moved: Callable[[float], object]) -> No
             moved(len(data))
     if digest.hexdigest() != published:
         raise SourceError(
-            f"{path}: is damaged or another file: its {kind} is {digest.hexdigest()}, published is {published} "
-            f"({path.stat().st_size:,} bytes)"
+            f"is damaged or another file: its {kind} is {digest.hexdigest()}, published is {published} "
+            f"({path.stat().st_size:,} bytes)",
+            path,
         )
 
 
@@ -208,7 +210,7 @@ def _unpack(path: Path, folder: Path, top: str) -> None:
             with tarfile.open(path) as packed:
                 packed.extractall(folder, filter="data")
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        raise SourceError(f"{path}: cannot be unpacked: {error}") from error
+        raise SourceError(f"cannot be unpacked: {error}", path) from error
     inner = folder / top
     if top and inner.is_dir():
         for item in inner.iterdir():

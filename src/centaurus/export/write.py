@@ -19,14 +19,14 @@ from centaurus.layer import Layer
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import KEY, PEAK, Settings, StateShape
 from centaurus.runtime.session import Session
-from centaurus.system import replacing
+from centaurus.system import FileError, replacing
 from centaurus.tasks import LAYERS, TASKS
 
 TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it
 PIECES = 3
 
 
-class ExportError(ValueError):
+class ExportError(FileError, ValueError):
     """A file that does not do what the network does."""
 
 
@@ -78,8 +78,9 @@ def export_and_compare(
         worst = difference(net, made)
         if not worst <= TOLERANCE:
             raise ExportError(
-                f"{path} was not written: it differs from the network by {worst:.1e} of the largest value, "
-                f"where {TOLERANCE:.0e} is allowed"
+                f"was not written: it differs from the network by {worst:.1e} of the largest value, "
+                f"where {TOLERANCE:.0e} is allowed",
+                path,
             )
     return Exported(path, worst)
 

@@ -23,9 +23,7 @@ from torch import Tensor, nn
 from centaurus.layer import Layer
 from centaurus.models.build import NETWORKS, Dense
 from centaurus.models.network import Network
-from centaurus.models.tables import (
-    Row,
-)
+from centaurus.models.tables import Row
 from centaurus.nn import (
     Activation,
     Analysis,
@@ -55,7 +53,7 @@ from centaurus.nn import (
 )
 from centaurus.nn.stream import pack, unpack
 from centaurus.ssm import S6, SSM
-from centaurus.system import find_model, shipped_models, write_file
+from centaurus.system import FileError, MissingModelError, find_model, shipped_models, write_file
 
 KIND, TABLE_FORMAT, TREE_FORMAT = "centaurus-model", 1, 2
 SUFFIX = ".safetensors"
@@ -79,19 +77,12 @@ LIFTED: dict[type[nn.Module], tuple[str, ...]] = {  # torch modules that a file 
 }
 
 
-class ModelError(ValueError):
-    """A model's file that cannot be used: damaged, or not written by centaurus. ``reason`` says why, ``path`` which."""
-
-    def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
-        super().__init__(f"{os.fspath(path)} {reason}")
-        self.reason, self.path = reason, Path(path)
+class ModelError(FileError, ValueError):
+    """A model's file that cannot be used: damaged, or not written by centaurus."""
 
 
-class ModelNotFoundError(ModelError, FileNotFoundError):
+class ModelNotFoundError(ModelError, MissingModelError):
     """Neither a file nor a shipped model has this name."""
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 def save(net: Layer, path: str | os.PathLike[str]) -> None:
@@ -114,8 +105,8 @@ def load(path: str | os.PathLike[str]) -> Layer:
     """Return the network or tree of layers of a file that ``save`` wrote, or a shipped model by name, in eval mode."""
     try:
         file = find_model(path, SUFFIX)
-    except FileNotFoundError as error:
-        raise ModelNotFoundError(str(error), path) from error
+    except MissingModelError as error:
+        raise ModelNotFoundError(error.reason, path) from error
     try:
         return _load(file)
     except OSError as error:

@@ -17,6 +17,8 @@ from centaurus.nn.containers import Counts
 from centaurus.nn.fused import finish, taps
 from centaurus.ssm.kernel import kaiming_uniform
 
+MEMORY = "use SSM, CausalConv or LayerNorm, which keep their state in a stream"
+
 
 class Counted(Layer):
     """A layer whose cost is known when it is constructed."""
@@ -233,12 +235,9 @@ class Lift(Stateless):
         if not isinstance(module, nn.Module):
             raise TypeError(f"Lift takes a torch module, got {type(module).__name__}")
         for name, inside in module.named_modules():
-            if _has_memory(inside):
+            if instead := _instead(inside):
                 where = f"{name}, a " if name else ""
-                raise ValueError(
-                    f"{where}{type(inside).__name__}, mixes frames and cannot be lifted: "
-                    f"use SSM, CausalConv or LayerNorm, which keep their state in a stream"
-                )
+                raise ValueError(f"{where}{type(inside).__name__}, mixes frames and cannot be lifted: {instead}")
         self.module = module
         if isinstance(module, nn.Conv1d):
             products = module.in_channels * module.out_channels
@@ -256,12 +255,20 @@ class Lift(Stateless):
         return y, ()
 
 
-def _has_memory(module: nn.Module) -> bool:
-    """Return whether a torch module is known to mix frames or rows."""
-    if isinstance(module, nn.Conv1d):
-        return module.kernel_size != (1,) or module.stride != (1,) or module.padding not in ((0,), "valid", "same")
+def _instead(module: nn.Module) -> str:
+    """Return what to use instead of a torch module that is known to mix frames or rows; "" for others."""
+    if isinstance(module, nn.Linear):
+        return (
+            f"it acts on the last axis, which is time in (batch, channels, time): "
+            f"use Pointwise({module.in_features}, {module.out_features}), which acts on the channels of every frame"
+        )
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return "it normalises the last axes, which include time in (batch, channels, time): use ct.nn.LayerNorm"
+    fine = isinstance(module, nn.Conv1d) and module.kernel_size == (1,) and module.stride == (1,)
+    if isinstance(module, nn.Conv1d) and not (fine and module.padding in ((0,), "valid", "same")):
+        return MEMORY
     others = nn.RNNBase, nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.ConvTranspose1d, nn.MultiheadAttention
-    return isinstance(module, others)
+    return MEMORY if isinstance(module, others) else ""
 
 
 def history(layer: Layer, state: State | None, batch: int) -> list[Tensor]:

@@ -44,7 +44,7 @@ def program(path: str | os.PathLike[str]) -> str:
     """Return the path of ffmpeg; the error without one names the file."""
     executable = shutil.which("ffmpeg")
     if executable is None:
-        raise AudioError(f"{path}: {Path(path).suffix} files need the ffmpeg program, which is not on the PATH")
+        raise AudioError(f"{Path(path).suffix} files need the ffmpeg program, which is not on the PATH", path)
     return executable
 
 
@@ -93,7 +93,7 @@ def from_container(path: str | os.PathLike[str]) -> Source:
     except AudioError as error:
         process.stdout.close()
         process.wait()
-        raise AudioError(f"{path}: no audio could be decoded: {_reason(complaints)}") from error
+        raise AudioError(f"no audio could be decoded: {_reason(complaints)}", path) from error
     return Source(str(path), Layout(reader.layout.rate, reader.layout.channels), _blocks(reader, process, complaints))
 
 
@@ -102,7 +102,7 @@ def _blocks(reader: Reader, process: subprocess.Popen[bytes], complaints: Any) -
     try:
         yield from reader
         if process.wait():
-            raise AudioError(f"{reader.name}: could not be decoded to its end: {_reason(complaints)}")
+            raise AudioError(f"could not be decoded to its end: {_reason(complaints)}", reader.name)
     finally:
         process.stdout.close()
         process.kill()

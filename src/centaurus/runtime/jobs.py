@@ -47,7 +47,7 @@ def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathL
             _walk(path, located, None if output is None else Path(output).resolve())
         else:
             if path.suffix.lower() in MODELS:
-                raise AudioError(f"{path}: is a model, not audio: give it with --model")
+                raise AudioError("is a model, not audio: give it with --model", path)
             located.files.append((path, path, Path(path.name)))
     return located
 
@@ -68,7 +68,7 @@ def _walk(folder: Path, located: Inputs, output: Path | None) -> None:
             )
     if len(located.files) == before:
         kinds = ", ".join(sorted(KINDS | (set(ffmpeg.CONTAINERS) if ffmpeg.is_available() else set())))
-        raise AudioError(f"{folder}: holds no audio files ({kinds})")
+        raise AudioError(f"holds no audio files ({kinds})", folder)
 
 
 def plan_jobs(

@@ -101,5 +101,5 @@ def weigh(path: Path) -> int | None:
         return None
     done = subprocess.run([sys.executable, "-c", WEIGH, str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SessionError(f"the memory of {path} could not be measured: {done.stderr.strip().splitlines()[-1:]}")
+        raise SessionError(f"its memory could not be measured: {done.stderr.strip().splitlines()[-1:]}", path)
     return int(json.loads(done.stdout))

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from centaurus.system import OutputError, write_file
+from centaurus.system import FileError, OutputError, write_file
 
 CHECKSUMS, STANDING = "checksums.json", "standing.json"
 PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr", "tokenizers", "safetensors")
@@ -40,12 +40,8 @@ class DiskError(TrainingError):
     """The files of a run cannot be written, as on a full disk."""
 
 
-class RunError(ValueError):
+class RunError(FileError, ValueError):
     """A run folder that cannot be used: damaged, incomplete, in use, or not a run."""
-
-    def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
-        super().__init__(f"{os.fspath(path)} {reason}")
-        self.reason, self.path = reason, Path(path)
 
 
 @dataclass(frozen=True)
