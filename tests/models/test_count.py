@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from centaurus.models import DenoiserTable, Row, classifier, count, denoiser, re
 from centaurus.models.build import state_space
 from centaurus.models.tables import DENOISERS as TABLES
 from centaurus.nn import Pointwise, Serial
-from centaurus.ssm import SSM
+from centaurus.ssm import S6, SSM
 
 KEYWORDS = {
     "hybrid": {2: (26_464, 10.48), 4: (99_408, 36.84), 8: (384_736, 137.24)},
@@ -173,3 +174,15 @@ def test_errors() -> None:
         count(Serial([Pointwise(1, 1), Own()]))
     with pytest.raises(ValueError, match="'table' or 'results', got 'other'"):
         count(denoiser(), convention="other")
+
+
+def test_a_row_carries_every_option_of_its_layer() -> None:
+    elsewhere = {"in_channels", "out_channels", "topology", "sizes", "band", "device", "dtype"}
+    options = {field.name for field in fields(Row)}
+    for kind in (SSM, S6):
+        assert set(inspect.signature(kind).parameters) - elsewhere <= options
+    layer = state_space(Row("s6", 1, 6, 5, rank=3, weighted=False), 4, 6)
+    assert isinstance(layer, S6)
+    assert layer.arguments() | {"rank": 3, "weighted": False, "states": 5} == layer.arguments()
+    wide = state_space(Row("mamba", 1, 4, 5, rank=2), 4, 4)
+    assert [x.rank for x in wide.modules() if isinstance(x, S6)] == [2]

@@ -1,8 +1,8 @@
-"""What libsndfile does not say about a file: whether it is cut short, and parts or lengths that it would not see.
+"""What libsndfile does not report about a file: whether it is truncated, and parts and lengths that it misses.
 
 MP3 without a Xing header, joined MP3, chained Ogg, and FLAC and WAV of unknown length are decoded in parts: byte ranges
 of the file, with a header in front that gives the length. Of what ffmpeg decodes (MP4, Matroska, AVI, ASF, ADTS), only
-whether it is cut short is looked for: ffmpeg takes the rest without a word.
+truncation is looked for: ffmpeg decodes the rest without an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FLAC_TRIES = 4  # headers that are tried: a false one passes its checksum once i
 
 
 class Part(NamedTuple):
-    """Bytes ``start`` to ``stop`` of a file behind ``head``: something that libsndfile decodes whole."""
+    """``head`` followed by the bytes ``start`` to ``stop`` of a file: something that libsndfile decodes whole."""
 
     head: bytes
     start: int
@@ -46,14 +46,14 @@ class Part(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What was found: why the file is cut short ("" if it is not), and its parts ("no parts": decode it as it is)."""
+    """Why a file is truncated ("" if it is not), and its parts (none: decode it as it is)."""
 
     cut: str = ""
     parts: tuple[Part, ...] = ()
 
 
 class Spliced(io.RawIOBase):
-    """A part of a file as a file of its own."""
+    """A part of a file, as a file object of its own."""
 
     def __init__(self, file: BinaryIO, part: Part) -> None:
         self._file, self._part, self._at = file, part, 0
@@ -76,17 +76,17 @@ class Spliced(io.RawIOBase):
         view = memoryview(buffer)  # type: ignore[arg-type]
         head, start = self._part.head, self._part.start
         data = head[self._at : self._at + len(view)]
-        wanted = min(len(view), max(0, self._size - self._at)) - len(data)
-        if wanted > 0:
+        missing = min(len(view), max(0, self._size - self._at)) - len(data)
+        if missing > 0:
             self._file.seek(start + max(0, self._at - len(head)))
-            data += self._file.read(wanted)
+            data += self._file.read(missing)
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
 
 
 def survey(file: BinaryIO, size: int) -> Survey:
-    """Look through a file's structure by its first bytes; a kind that is not known is taken as it is."""
+    """Check the structure of a file, whose kind its first bytes tell; one of another kind is not checked."""
     magic = _at(file, 0, 16)
     for prefix, look in SURVEYS.items():
         if magic.startswith(prefix):
@@ -102,7 +102,7 @@ def survey(file: BinaryIO, size: int) -> Survey:
 
 
 def is_streamed(length: int) -> bool:
-    """Whether a WAV header that gives this many bytes of samples was written before they were counted."""
+    """Return whether a WAV header with this length was written before the length was known."""
     return any(length in sizes for sizes in STREAMED_SIZES)
 
 
@@ -114,7 +114,7 @@ def _at(file: BinaryIO, offset: int, count: int) -> bytes:
 
 
 def _declared(offset: int, length: int, size: int, what: str = "bytes of samples") -> Survey:
-    """Whether samples from ``offset`` on are as many bytes as a header says."""
+    """Compare the ``length`` that a header declares for what begins at ``offset`` with the size of the file."""
     missing = offset + length - size
     return Survey(f"{missing:,} of {length:,} {what} are missing" if missing > 0 else "")
 
@@ -143,7 +143,7 @@ def _long_header(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def _are_chunks(file: BinaryIO, at: int, size: int) -> bool:
-    """Whether chunks go from here to the end of a file, where samples would be if nobody had counted them."""
+    """Return whether chunks fill the file from ``at`` to its end; otherwise they are samples that were not counted."""
     for name, offset, length in _chunks(file, size, at, "<4sI", even=True):
         if not name.isascii() or not name.decode().isprintable():
             return False
@@ -172,13 +172,21 @@ def _nist(file: BinaryIO, size: int) -> Survey:
 
 def _mp4(file: BinaryIO, size: int) -> Survey:
     """Boxes one after another (ISO 14496-12); a length of 1 is followed by one of 64 bits, one of 0 is to the end."""
+
+    def length(head: bytes) -> int:
+        if len(head) < 8 or not head[4:8].isalnum():
+            return 0
+        return int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4], "big")
+
+    return _boxes(file, size, length, 8)
+
+
+def _boxes(file: BinaryIO, size: int, length_of: Callable[[bytes], int], least: int) -> Survey:
+    """Walk boxes whose first bytes give their length; one below ``least`` ends the walk."""
     at = 0
     for _ in range(MOST_BOXES):
-        head = _at(file, at, 16)
-        if len(head) < 8 or not head[4:8].isalnum():
-            break
-        length = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4], "big")
-        if length < 8:
+        length = length_of(_at(file, at, 24))
+        if length < least:
             break
         if at + length > size:
             return _declared(at, length, size, "bytes")
@@ -198,7 +206,7 @@ def _matroska(file: BinaryIO, size: int) -> Survey:
 
 
 def _ebml_length(data: bytes, at: int) -> tuple[int, int]:
-    """A length and where it ends; 0 if it is unknown."""
+    """Return a length and where it ends; a length of 0 is an unknown one."""
     width = 9 - data[at].bit_length() if at < len(data) else 9
     value = int.from_bytes(data[at : at + width], "big") & (1 << 7 * width) - 1
     return (0 if width > 8 or value == (1 << 7 * width) - 1 else value), at + width
@@ -206,16 +214,7 @@ def _ebml_length(data: bytes, at: int) -> tuple[int, int]:
 
 def _asf(file: BinaryIO, size: int) -> Survey:
     """Objects one after another, each a GUID and a length; a broadcast has data of no length."""
-    at = 0
-    for _ in range(MOST_BOXES):
-        head = _at(file, at, 24)
-        length = int.from_bytes(head[16:], "little")
-        if len(head) < 24 or length < 24:
-            break
-        if at + length > size:
-            return _declared(at, length, size, "bytes")
-        at += length
-    return Survey()
+    return _boxes(file, size, lambda head: int.from_bytes(head[16:], "little") if len(head) == 24 else 0, 24)
 
 
 def _adts(file: BinaryIO, size: int) -> Survey:
@@ -229,7 +228,7 @@ def _adts(file: BinaryIO, size: int) -> Survey:
 
 
 def _adts_frame(head: bytes) -> int:
-    """The bytes of an AAC frame; 0 if this is not the header of one (ISO 13818-7)."""
+    """Return the bytes of an AAC frame; 0 if this is not the header of one (ISO 13818-7)."""
     if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0:
         return 0
     return (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
@@ -268,7 +267,7 @@ def _au(file: BinaryIO, size: int) -> Survey:
 
 
 def _chunks(file: BinaryIO, size: int, at: int, form: str, even: bool) -> Iterator[tuple[bytes, int, int]]:
-    """Names, offsets and lengths of chunks, from ``at`` on."""
+    """Yield name, offset and length of each chunk from ``at`` on."""
     width = struct.calcsize(form)
     for _ in range(MOST_CHUNKS):
         head = _at(file, at, width)
@@ -305,7 +304,7 @@ def _flac(file: BinaryIO, size: int, at: int = 0) -> Survey:
 
 
 def _flac_end(frame: bytes, largest: int) -> int:
-    """The samples of a stream up to the end of a frame; 0 if these bytes are not the header of one (RFC 9639)."""
+    """Return the samples of a stream up to the end of a frame; 0 if this is not the header of one (RFC 9639)."""
     code, first = frame[2] >> 4 if len(frame) > 6 else 0, frame[4] if len(frame) > 6 else 0
     extra = 0 if first < 0x80 else 7 - (0xFF ^ first).bit_length()
     if not code or not 0 <= extra <= 6 or first & 0xC0 == 0x80:
@@ -335,7 +334,7 @@ def _crc(data: bytes, polynomial: int, bits: int) -> bytes:
 
 @cache
 def _crc_table(polynomial: int, bits: int) -> list[int]:
-    """The checksum of each byte."""
+    """Return the checksum of each byte."""
     table = []
     for byte in range(256):
         value = byte << bits - 8
@@ -380,7 +379,7 @@ def _ogg(file: BinaryIO, size: int) -> Survey:
 
 
 class _Frame(NamedTuple):
-    """The header of an MPEG frame: its bytes, version (1 or 2), samples, and the layer III that libsndfile decodes."""
+    """The header of an MPEG layer III frame: its bytes, version (1 or 2), samples, rate and side information."""
 
     length: int
     version: int
@@ -390,7 +389,7 @@ class _Frame(NamedTuple):
 
 
 def _mpeg_frame(head: bytes) -> _Frame | None:
-    """The header of a layer III frame, or None."""
+    """Return the header of a layer III frame, or None."""
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
         return None
     kind, index, rate_index = head[1] >> 3 & 3, head[2] >> 4, head[2] >> 2 & 3
@@ -409,12 +408,12 @@ class _Track(NamedTuple):
 
     start: int
     first: bytes
-    promised: int | None
+    declared_frames: int | None
     tagged: int  # bytes of the frame with the Xing header
 
 
 def _mpeg(file: BinaryIO, size: int) -> Survey:
-    """Every frame from header to header. A Xing header (also called Info) begins a recording and gives its frames."""
+    """Walk the frames of an MP3 file. A Xing header (also called Info) begins a recording and gives its frames."""
     tracks: list[tuple[_Track, int, int]] = []  # with the frames that were counted, and where they end
     track, count, at = None, 0, 0
     while at + 4 <= size:
@@ -428,26 +427,26 @@ def _mpeg(file: BinaryIO, size: int) -> Survey:
             continue
         if at + frame.length > size:
             return Survey("it ends within a frame")
-        promised = _xing(head, frame.side)
-        if track is None or promised is not None:
+        declared_frames = _xing(head, frame.side)
+        if track is None or declared_frames is not None:
             if track is not None:
                 tracks.append((track, count, at))
-            track, count = _Track(at, head[:4], promised, 0 if promised is None else frame.length), 0
-        count += promised is None
+            track, count = _Track(at, head[:4], declared_frames, 0 if declared_frames is None else frame.length), 0
+        count += declared_frames is None
         at += frame.length
     if track is None:
         return Survey()
     tracks.append((track, count, at))
-    short = next((t for t, n, _ in tracks if t.promised is not None and n + 1 < t.promised), None)
+    short = next((t for t, n, _ in tracks if t.declared_frames is not None and n + 1 < t.declared_frames), None)
     if short is not None:
-        return Survey(f"its header promises {short.promised:,} frames, which it does not have")
-    exact = len(tracks) == 1 and tracks[0][0].promised == tracks[0][1]
+        return Survey(f"its header declares {short.declared_frames:,} frames, which it does not have")
+    exact = len(tracks) == 1 and tracks[0][0].declared_frames == tracks[0][1]
     return Survey(parts=() if exact else tuple(_counted(*track) for track in tracks if track[1]))
 
 
 def _counted(track: _Track, count: int, stop: int) -> Part:
-    """The frames of a recording behind a Xing header that gives their number."""
-    if track.promised == count:
+    """Return the frames of a recording as a part, with a Xing header that gives their number."""
+    if track.declared_frames == count:
         return Part(b"", track.start, stop)
     frame = _mpeg_frame(track.first)
     assert frame is not None
@@ -461,7 +460,7 @@ def _counted(track: _Track, count: int, stop: int) -> Part:
 
 
 def _xing(head: bytes, side: int) -> int | None:
-    """The number of frames in a Xing header; 0 if it does not give it, None if this is not one."""
+    """Return the number of frames in a Xing header; 0 if it does not give it, None if this is not one."""
     at = 4 + side
     if head[at : at + 4] not in (b"Xing", b"Info"):
         return None
@@ -470,7 +469,7 @@ def _xing(head: bytes, side: int) -> int | None:
 
 
 def _tag(head: bytes) -> int:
-    """Bytes of an ID3 or APE tag between frames."""
+    """Return the bytes of an ID3 or APE tag; 0 if this is not one."""
     if head[:3] == b"ID3" and len(head) >= 10:
         a, b, c, d = (byte & 127 for byte in head[6:10])
         return 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if head[5] & 16 else 0)
@@ -482,7 +481,7 @@ def _tag(head: bytes) -> int:
 
 
 def _resync(file: BinaryIO, at: int) -> int:
-    """Bytes to the next two frames in a row; 0 if there are none near."""
+    """Return the bytes to the next two frames in a row; 0 if there are none near."""
     data = _at(file, at, RESYNC)
     place = data.find(b"\xff", 1)
     while 0 < place < len(data) - 4:

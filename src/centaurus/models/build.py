@@ -77,12 +77,13 @@ def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
     A Mamba block keeps its channels; where a row changes them a projection follows it.
     """
     if row.kind == MAMBA:
-        block = Gated(in_channels, 2 * in_channels, S6(2 * in_channels, states=row.states, weighted=False))
+        wide = 2 * in_channels
+        block = Gated(in_channels, wide, S6(wide, states=row.states, rank=row.rank or None, weighted=False))
         if in_channels == out_channels:
             return block
         return Serial({"mamba": block, "project": Pointwise(in_channels, out_channels, bias=False)})
     if row.kind == SELECTIVE and in_channels > 1:
-        return S6(in_channels, out_channels, row.states, weighted=row.weighted)
+        return S6(in_channels, out_channels, row.states, row.rank or None, row.weighted)
     kind = SEPARABLE if row.kind == SELECTIVE else row.kind
     name = cast(TopologyName, kind)
     rule = cast(Discretization, row.discretization)

@@ -18,7 +18,7 @@ class Row:
     """One line of a table; ``channels`` are those after resampling, ``times`` stacks the block.
 
     ``kind`` is a topology, ``s6``, or ``mamba``: the original block around an S6 of twice the channels. ``weighted`` is
-    whether an ``s6`` has E, ``discretization`` is that of every other layer.
+    whether an ``s6`` has E, ``rank`` that of its Δ (0: the default), ``discretization`` that of every other layer.
 
     Two kinds without states may stand first of all: ``dc-block``, and ``mel``, whose ``resample`` is the hop,
     ``channels`` the bands and ``window`` the samples of a frame.
@@ -35,6 +35,7 @@ class Row:
     window: int = 0
     discretization: str = "simple"
     weighted: bool = True
+    rank: int = 0
 
 
 @dataclass(frozen=True)

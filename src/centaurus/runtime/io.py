@@ -64,7 +64,7 @@ class Layout:
 
 
 def decode(data: bytes, layout: Layout) -> NDArray[np.float32]:
-    """Whole frames of interleaved bytes as (channels, n) between −1 and 1."""
+    """Return whole frames of interleaved bytes as (channels, n), between −1 and 1."""
     kind = layout.encoding
     x: NDArray[Any]
     if kind.real:
@@ -85,7 +85,7 @@ def _integers(data: bytes, kind: Encoding) -> NDArray[np.float32]:
 
 
 def encode(x: NDArray[np.float32], encoding: Encoding) -> bytes:
-    """(channels, n) as interleaved bytes; integers are rounded, and clipped at full scale."""
+    """Return (channels, n) as interleaved bytes; integers are rounded, and clipped at full scale."""
     flat = np.ascontiguousarray(x.T).reshape(-1)
     if encoding.real:
         return flat.astype(f"<f{encoding.bytes}").tobytes()
@@ -99,12 +99,12 @@ def encode(x: NDArray[np.float32], encoding: Encoding) -> bytes:
 
 
 class Reader:
-    """Blocks (channels, n) out of a byte stream, as soon as they arrive. WAV unless a raw layout is given."""
+    """Iterates over the blocks (channels, n) of a byte stream as they arrive: WAV, or raw samples of a given layout."""
 
     def __init__(self, stream: BinaryIO, raw: Layout | None = None, name: str = "standard input") -> None:
         self.name, self.wav = name, raw is None
         self._stream = stream
-        self._left: int | None = None  # bytes of samples still promised; None: until the end
+        self._left: int | None = None  # bytes of samples that the header still announces; None: until the end
         self.layout = raw or self._header()
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
@@ -117,31 +117,31 @@ class Reader:
                 yield decode(data[:whole], self.layout)
         if self._left:
             raise AudioError(f"ended {self._left:,} bytes before the length its WAV header promised", self.name)
-        while self.wav and _some(self._stream, READ):
+        while self.wav and _read_available(self._stream, READ):
             pass  # chunks after the samples: the writer should not see a broken pipe
 
     def _read(self) -> bytes:
         if self._left is None:
-            return _some(self._stream, READ)
-        data = _some(self._stream, min(READ, self._left)) if self._left else b""
+            return _read_available(self._stream, READ)
+        data = _read_available(self._stream, min(READ, self._left)) if self._left else b""
         self._left -= len(data)
         return data
 
     def _header(self) -> Layout:
-        head = self._exactly(12)
+        head = self._read_exactly(12)
         if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
             raise AudioError(
                 "is not a WAV stream; for raw samples give their format, such as --raw s16le --rate 16000", self.name
             )
         layout, long = None, None
         while True:
-            name, size = struct.unpack("<4sI", self._exactly(8))
+            name, size = struct.unpack("<4sI", self._read_exactly(8))
             if name == b"data":
                 break
             if name == b"fmt " and 16 <= size <= 1024:
-                layout = self._format(self._exactly(size + size % 2))
+                layout = self._format(self._read_exactly(size + size % 2))
             elif name == b"ds64" and 16 <= size <= 1024:
-                long = struct.unpack("<Q", self._exactly(size + size % 2)[8:16])[0]
+                long = struct.unpack("<Q", self._read_exactly(size + size % 2)[8:16])[0]
             else:
                 self._skip(size + size % 2)
         if layout is None:
@@ -164,10 +164,10 @@ class Reader:
             raise AudioError(f"its WAV header says {align} bytes a frame, which should be {layout.frame}", self.name)
         return layout
 
-    def _exactly(self, count: int) -> bytes:
+    def _read_exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            more = _some(self._stream, count - len(data))
+            more = _read_available(self._stream, count - len(data))
             if not more:
                 what = "is empty" if not data else "ends within its WAV header"
                 raise AudioError(what, self.name)
@@ -176,11 +176,11 @@ class Reader:
 
     def _skip(self, count: int) -> None:
         while count:
-            count -= len(self._exactly(min(count, READ)))
+            count -= len(self._read_exactly(min(count, READ)))
 
 
-def _some(stream: BinaryIO, count: int) -> bytes:
-    """What has arrived, at least a byte unless the stream has ended.
+def _read_available(stream: BinaryIO, count: int) -> bytes:
+    """Read what has arrived: at least a byte, unless the stream has ended.
 
     The unbuffered stream is asked: a buffered one cannot tell the end of a non-blocking stream from "nothing yet".
     """
@@ -190,8 +190,8 @@ def _some(stream: BinaryIO, count: int) -> bytes:
     return bytes(data)
 
 
-def _all(stream: BinaryIO, data: bytes) -> None:
-    """Write everything at once, waiting where a non-blocking stream takes no more."""
+def _write_all(stream: BinaryIO, data: bytes) -> None:
+    """Write all of ``data``, and wait while a non-blocking stream takes no more."""
     raw, rest = getattr(stream, "raw", stream), memoryview(data)
     while rest:
         count = raw.write(rest)
@@ -201,7 +201,7 @@ def _all(stream: BinaryIO, data: bytes) -> None:
 
 
 def wav_header(layout: Layout) -> bytes:
-    """A WAV header for a stream whose length is not known: both sizes are the largest there are, as in ffmpeg."""
+    """Return a WAV header for a stream of unknown length: both sizes are the largest, as in ffmpeg."""
     tag, bits = FLOAT if layout.encoding.real else PCM, 8 * layout.encoding.bytes
     rate, frame = layout.rate, layout.frame
     form = struct.pack("<IHHIIHH", 16, tag, layout.channels, rate, rate * frame, frame, bits)
@@ -210,29 +210,29 @@ def wav_header(layout: Layout) -> bytes:
 
 
 class Pipe:
-    """Samples to a byte stream, written through at once. WAV, or raw samples."""
+    """Writes samples to a byte stream without buffering: WAV, or raw samples."""
 
     def __init__(self, stream: BinaryIO, layout: Layout, wav: bool = True) -> None:
         self._stream, self.layout = stream, layout
         if wav:
-            _all(stream, wav_header(layout))
+            _write_all(stream, wav_header(layout))
 
     def write(self, x: NDArray[np.float32]) -> None:
         """Append (channels, n)."""
-        _all(self._stream, encode(x, self.layout.encoding))
+        _write_all(self._stream, encode(x, self.layout.encoding))
 
 
 MICROPHONE_BLOCK = 0.02  # seconds
 
 
 class DeviceError(OSError):
-    """There is no microphone to listen to; the message says what to install or to choose."""
+    """No microphone can be opened; the message says what to install or to choose."""
 
 
 def sounddevice() -> Any:
-    """The module, or a message that says what is missing."""
+    """Import ``sounddevice``, or raise a ``DeviceError`` that says what to install."""
     try:
-        import sounddevice as found
+        import sounddevice as module
     except ModuleNotFoundError as error:
         raise DeviceError(f"a microphone needs sounddevice: {install_command('mic')}") from error
     except OSError as error:
@@ -240,15 +240,15 @@ def sounddevice() -> Any:
             "a microphone needs the PortAudio library, which is not installed: apt install libportaudio2, "
             "dnf install portaudio or brew install portaudio. Or pipe into the command: arecord -f S16_LE -r 16000 | …"
         ) from error
-    return found
+    return module
 
 
 class Microphone:
-    """Blocks (1, n) as they are heard, until the stream is closed. ``device`` is a number or part of a name."""
+    """Iterates over blocks (1, n) as they are recorded. ``device`` is a number or part of a name."""
 
     def __init__(self, rate: int, device: str | None = None) -> None:
         self.rate = rate
-        self._heard: SimpleQueue[NDArray[np.float32]] = SimpleQueue()
+        self._recorded: SimpleQueue[NDArray[np.float32]] = SimpleQueue()
         module = sounddevice()
         chosen = int(device) if device is not None and device.isdecimal() else device
         try:
@@ -258,36 +258,38 @@ class Microphone:
                 channels=1,
                 dtype="float32",
                 blocksize=round(rate * MICROPHONE_BLOCK),
-                callback=self._hear,
+                callback=self._on_block,
             )
         except (module.PortAudioError, ValueError) as error:
             raise DeviceError(f"no microphone{_named(device)} can be opened at {rate} Hz: {error}") from error
 
-    def _hear(self, block: NDArray[np.float32], frames: int, time: Any, status: Any) -> None:
-        self._heard.put(block.T.copy())
+    def _on_block(self, block: NDArray[np.float32], frames: int, time: Any, status: Any) -> None:
+        self._recorded.put(block.T.copy())
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
         with self._stream:
             while True:
-                yield self._heard.get()
+                yield self._recorded.get()
 
 
 def _named(device: str | None) -> str:
     return "" if device is None else f" {device!r}"
 
 
-ENCODINGS = {
-    "PCM_U8": Encoding.U8,
-    "PCM_24": Encoding.S24,
-    "PCM_32": Encoding.S32,
-    "FLOAT": Encoding.F32,
-    "DOUBLE": Encoding.F64,
+SUBTYPES = {
+    Encoding.U8: "PCM_U8",
+    Encoding.S16: "PCM_16",
+    Encoding.S24: "PCM_24",
+    Encoding.S32: "PCM_32",
+    Encoding.F32: "FLOAT",
+    Encoding.F64: "DOUBLE",
 }
+"""The encodings by libsndfile's names."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Blocks (channels, n). ``frames`` is the length where it is known; ``live`` if the sound is still being made."""
+    """Blocks (channels, n). ``frames`` is the length if it is known; ``live`` is for pipes and microphones."""
 
     name: str
     layout: Layout
@@ -305,12 +307,13 @@ class Source:
 
 
 def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
-    """A sound file in blocks of about so many seconds. One that is cut short is an error, at once or at its end."""
+    """Open an audio file in blocks of about ``seconds`` seconds. A truncated one is an error, at once or at its end."""
     about = info(path)
     if about.truncated:
         raise AudioError(f"is cut short: {about.truncated}", path)
     pieces = _complete(path, max(1, round(about.rate * seconds)), about.frames)
-    layout = Layout(about.rate, about.channels, ENCODINGS.get(about.subtype, Encoding.S16))
+    encoding = next((known for known, name in SUBTYPES.items() if name == about.subtype), Encoding.S16)
+    layout = Layout(about.rate, about.channels, encoding)
     return Source(str(path), layout, pieces, about.frames)
 
 
@@ -324,7 +327,7 @@ def _complete(path: str | os.PathLike[str], frames: int, expected: int) -> Itera
 
 
 def from_pipe(stream: BinaryIO, raw: Layout | None = None) -> Source:
-    """Standard input or another byte stream: WAV, or raw samples in a given layout."""
+    """Open standard input or another byte stream: WAV, or raw samples in a given layout."""
     reader = Reader(stream, raw)
     return Source(reader.name, reader.layout, reader, live=True)
 
@@ -335,7 +338,7 @@ def from_microphone(rate: int, device: str | None = None) -> Source:
 
 
 def as_rows(samples: ArrayLike) -> NDArray[np.float32]:
-    """(t,) or (channels, t) as float32 (channels, t); integers are scaled to ±1."""
+    """Return samples (t,) or (channels, t) as float32 (channels, t); integers are scaled to ±1."""
     x: NDArray[Any] = np.asarray(samples)
     if x.ndim not in (1, 2):
         raise ValueError(f"samples should be (t,) or (channels, t), got shape {x.shape}")
@@ -345,7 +348,7 @@ def as_rows(samples: ArrayLike) -> NDArray[np.float32]:
         x = x / -float(np.iinfo(x.dtype).min)
     elif x.dtype.kind != "f":
         raise ValueError(f"samples should be floats or signed integers, got {x.dtype}")
-    with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` takes out
+    with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` replaces
         return np.atleast_2d(x.astype(np.float32))
 
 
@@ -356,9 +359,9 @@ class Intake:
     state.
     """
 
-    def __init__(self, rate: int, channels: int, wanted: int, mono: bool = False, peak: float = PEAK) -> None:
+    def __init__(self, rate: int, channels: int, network_rate: int, mono: bool = False, peak: float = PEAK) -> None:
         self.channels, self.mono, self.peak, self.repaired = channels, mono, peak, 0
-        self._resampler = Resampler(rate, wanted, 1 if mono else channels)
+        self._resampler = Resampler(rate, network_rate, 1 if mono else channels)
 
     def finite(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the samples with NaN and infinity replaced and the rest clipped: the one check of a block."""
@@ -383,27 +386,19 @@ class Intake:
         return self._resampler.flush()
 
 
-SUBTYPES = {
-    Encoding.U8: "PCM_U8",
-    Encoding.S16: "PCM_16",
-    Encoding.S24: "PCM_24",
-    Encoding.S32: "PCM_32",
-    Encoding.F32: "FLOAT",
-    Encoding.F64: "DOUBLE",
-}
 LARGE = 3_900_000_000  # bytes: a plain WAV file can hold a little more
 
 
 def subtype_in(suffix: str, encoding: Encoding) -> str | None:
-    """How a format stores such samples: as they are, else with 24 bits if they had more than 16, else its own way."""
+    """Return the subtype of a format for samples: as they are, else 24 bits if they have more than 16, else None."""
     kind = {".aif": "AIFF"}.get(suffix, suffix[1:].upper())
-    wanted = SUBTYPES[encoding], "PCM_24" if encoding.bytes > 2 else ""
+    preferred = SUBTYPES[encoding], "PCM_24" if encoding.bytes > 2 else ""
     known = soundfile.available_subtypes(kind) if kind in soundfile.available_formats() else {}
-    return next((subtype for subtype in wanted if subtype in known), None)
+    return next((subtype for subtype in preferred if subtype in known), None)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, with those above it."""
+    """Create a folder and its parents."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -417,7 +412,7 @@ def open_writer(
     overwrite: bool = False,
     like: str | os.PathLike[str] | None = None,
 ) -> Writer:
-    """A sound file for blocks of a layout: there whole in the end, or not at all. ``frames`` is the length if known."""
+    """Open an audio file to write blocks of a layout; it appears whole or not at all. ``frames`` is its length."""
     suffix = Path(path).suffix.lower()
     large = frames is None or frames * layout.frame > LARGE
     subtype = subtype_in(suffix, layout.encoding)
