@@ -13,10 +13,25 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
-from kws_30 import CUT, ROWS, SPARSE, add_corpora, behind_mel, carried, descend, falling, read_streams, spotted
+from kws_30 import (
+    CUT,
+    EVERY,
+    ROWS,
+    SPARSE,
+    add_corpora,
+    behind_mel,
+    carried,
+    descend,
+    falling,
+    keep,
+    read_streams,
+    restore,
+    spotted,
+)
 from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
 from torch import nn
 
@@ -63,11 +78,14 @@ class Both(nn.Module):
         return self.spot(features), tokens, (first, rest)
 
 
-def train(net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: float, lr: float) -> Recognizer:
-    """Train for so many minutes; the average of the weights."""
+def train(
+    net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: float, lr: float, checkpoint: Path
+) -> Recognizer:
+    """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
     both, rounded = Both(net, spotter), not why_no_bf16()
     optimizer, average = muon(both, lr, 0.02, rounded), Average(net, 0.9985)
-    begin, step = time.process_time(), 0
+    step, spent = restore(checkpoint, both, optimizer, average, streams)
+    begin = time.process_time() - spent
     state: State | None = None
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
@@ -86,6 +104,9 @@ def train(net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: fl
         average.update(net, step)
         if step % 100 == 0:
             print(f"{step} updates, {progress:.0%}, loss {loss.item():.3f}", flush=True)
+        if time.process_time() - begin - spent > EVERY:
+            spent = time.process_time() - begin
+            keep(checkpoint, both, optimizer, average, step, spent)
     return average.net
 
 
@@ -130,7 +151,8 @@ def main() -> None:
     net = recognizer(DEEPER, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
     go_on_from(options.start, net)
     corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
-    trained = train(net, spotter, read_streams(options, corpora, names, spotter), options.minutes, options.lr)
+    streams = read_streams(options, corpora, names, spotter)
+    trained = train(net, spotter, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
     with torch.no_grad():
         trained.body.out.bias[0] -= options.blank
     save(trained, options.out)

@@ -53,11 +53,9 @@ def train(
     """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
     body, rounded = behind_mel(net), not why_no_bf16()
     optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
-    step, spent, state = 0, 0.0, None
-    if checkpoint.is_file():
-        step, spent = restore(checkpoint, net, optimizer, average)
-        streams.rng = np.random.default_rng((1, step))  # other streams than before
+    step, spent = restore(checkpoint, net, optimizer, average, streams)
     begin = time.process_time() - spent
+    state: State | None = None
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
         streams.paused = PAUSED[progress > SPARSE]
@@ -90,12 +88,17 @@ def keep(
         torch.save(parts | {"step": step, "spent": spent}, temporary)
 
 
-def restore(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> tuple[int, float]:
-    """Read a checkpoint; its update and the seconds until then."""
+def restore(
+    path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, average: Average, streams: MelStreams
+) -> tuple[int, float]:
+    """Read a checkpoint if there is one; its update and the seconds until then. What is drawn next is new."""
+    if not path.is_file():
+        return 0, 0.0
     kept = torch.load(path, weights_only=True)
     net.load_state_dict(kept["net"])
     optimizer.load_state_dict(kept["optimizer"])
     average.net.load_state_dict(kept["average"])
+    streams.rng = np.random.default_rng((1, kept["step"]))
     return kept["step"], kept["spent"]
 
 

@@ -1,4 +1,4 @@
-"""The training script of the spotters: streams with labels where words end, and checkpoints that it goes on from."""
+"""The training scripts of spotters and connected words: streams with labels where words end, and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from centaurus.decode.keywords import BACKGROUND
-from centaurus.models import classifier
+from centaurus.models import classifier, recognizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
+import commands
 import kws_30
 from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel
 
@@ -68,3 +69,23 @@ def test_log_mel_has_a_frame_for_every_hop() -> None:
     frames = log_mel(tone(440.0))
     assert frames.shape == (SECOND // HOP, BANDS)
     assert frames.dtype == np.float16
+
+
+def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "c"]
+    spotter = classifier("kws-mel", [*names, BACKGROUND])
+    tokens = [commands.BLANK, *names, commands.MARK]
+    net = recognizer(commands.DEEPER, len(tokens), settings={"sample_rate": SECOND, "tokens": tokens})
+    before = {name: x.clone() for name, x in net.state_dict().items()}
+    monkeypatch.setattr(commands, "EVERY", 0.0)
+    for module in (commands, kws_30):
+        monkeypatch.setattr(module, "ROWS", 2)
+    best = commands.train(net, spotter, streams(), 0.02, 1e-3, tmp_path / "run.pt")
+    kept = torch.load(tmp_path / "run.pt", weights_only=True)
+    assert kept["step"] >= 1
+    assert any(not torch.equal(x, before[name]) for name, x in net.state_dict().items())
+    for name, x in best.state_dict().items():
+        assert torch.isfinite(x).all()
+        assert torch.equal(kept["average"][name], x)
