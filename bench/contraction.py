@@ -1,4 +1,4 @@
-"""Forward and backward of one block against Listing 1 and the natural order, over the paper's scaling grid.
+"""Time the forward and backward pass of one block against Listing 1 and the natural order, over the paper's grid.
 
     python bench/contraction.py [grid layers random growth] [--quick] [--compiled] [--natural] [--out out/contraction]
 
@@ -66,13 +66,13 @@ LAYERS = {
 }
 
 
-def both_ways(layer: SSM, u: Tensor, grad: Tensor, program: Program | None = None) -> Run:
-    """Forward and backward with gradients of the signal and every parameter."""
-    wanted = [u, *layer.parameters()]
+def forward_backward(layer: SSM, u: Tensor, grad: Tensor, program: Program | None = None) -> Run:
+    """Return a run of forward and backward, with gradients of the signal and every parameter."""
+    inputs = [u, *layer.parameters()]
 
     def run() -> object:
         y = layer(u) if program is None else layer.run_program(program, u)
-        return torch.autograd.grad(y, wanted, grad)
+        return torch.autograd.grad(y, inputs, grad)
 
     return run
 
@@ -92,7 +92,7 @@ def without_native(run: Run) -> Run:
 
 
 def listing(layer: SSM, u: Tensor, grad: Tensor, natural: bool = False) -> Run:
-    """The printed code with this layer's parameters."""
+    """Return a run of the paper's Listing 1 with this layer's parameters."""
     dt = layer.log_dt.detach().exp().requires_grad_()
     a = torch.complex(-torch.nn.functional.softplus(layer.A_real.detach()), layer.A_imag.detach()).requires_grad_()
     b, c, e = (layer.get_parameter(n).detach().clone().requires_grad_() for n in "BCE")
@@ -110,7 +110,7 @@ CONVOLUTIONS = ("multiply", "dft", "fft", "direct", "chunked", "scan")
 
 
 def candidates(layer: SSM, u: Tensor) -> list[Plan]:
-    """The planner's choice, its closest runner-up, and the best plan with each other kind of convolution."""
+    """Return the planner's choice, its closest runner-up, and the best plan with each other kind of convolution."""
     chosen = layer.plan(u.shape[0], u.shape[-1])
     expression, modes, phase = _planned_expression(layer.topology)
     sizes = {"b": u.shape[0], "t": u.shape[-1], **layer.topology.size}
@@ -131,13 +131,13 @@ def candidates(layer: SSM, u: Tensor) -> list[Plan]:
 
 
 def choices(layer: SSM, u: Tensor, grad: Tensor) -> dict[str, Any]:
-    """The planner's choice and its alternatives, measured: is the choice the fastest within 15 %?
+    """Time the planner's choice and its alternatives: is the choice the fastest within 15 %?
 
     Alternatives whose estimate is four times the choice's are left out.
     """
     first, *others = candidates(layer, u)
     plans = [first, *(p for p in others if p.seconds < 4 * first.seconds)]
-    runs = {str(place): both_ways(layer, u, grad, Program(p)) for place, p in enumerate(plans)}
+    runs = {str(place): forward_backward(layer, u, grad, Program(p)) for place, p in enumerate(plans)}
     seconds = alternate(runs, rounds=5, budget=4.0)
     fastest = min(seconds.values())
     return {
@@ -153,11 +153,11 @@ def choices(layer: SSM, u: Tensor, grad: Tensor) -> dict[str, Any]:
 def grid_point(
     batch: int, states: int, length: int, rounds: int, compiled: bool, with_natural: bool, fast: bool
 ) -> dict[str, Any]:
-    """One shape: seconds, ratios, peak memory, the plan."""
+    """Measure one shape: seconds, ratios, peak memory, the plan."""
     torch.manual_seed(0)
     layer = SSM("bottleneck", H_IN, H_OUT, states=states, substates=SUBSTATES)
     u, grad = torch.randn(batch, H_IN, length, requires_grad=True), torch.randn(batch, H_OUT, length)
-    planned = both_ways(layer, u, grad)
+    planned = forward_backward(layer, u, grad)
     runs = {"planned": planned, "torch": without_native(planned), "listing1": listing(layer, u, grad)}
     if with_natural and 8 * batch * states * 2 * length * 6 < 3.5e9:  # it needs this many bytes, and much time
         runs["natural"] = listing(layer, u, grad, natural=True)
@@ -196,14 +196,14 @@ def _bound(run: Run, kernel: Any, eager: Any) -> Run:
 
 
 def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int, fast: bool) -> dict[str, Any]:
-    """A layer of a network: planned against the paper's way and the natural order."""
+    """Time a layer of a network: planned, in the paper's order and in the natural order."""
     name, i, j, n, m, batch, length = row
     torch.manual_seed(0)
     layer = SSM(name, i, j, states=n, substates=m)
     u = torch.randn(i, batch, length).permute(1, 0, 2).requires_grad_()
     grad = torch.randn(j, batch, length).permute(1, 0, 2)
 
-    run = both_ways(layer, u, grad)
+    run = forward_backward(layer, u, grad)
     orders = ("planned",) if fast else ("planned", "paper", "natural")
     seconds = alternate({order: in_order(layer, order, run) for order in orders}, rounds, budget=6.0)
     point: dict[str, Any] = {"layer": f"{name} {i}→{j} {n}×{m}", "batch": batch, "length": length, "seconds": seconds}
@@ -212,7 +212,7 @@ def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int, fast
 
 
 def random_points(count: int) -> list[dict[str, Any]]:
-    """The planner's choice at random shapes of random topologies, of up to 2^21 numbers a signal."""
+    """Time the planner's choices at random shapes of random topologies, of up to 2^21 numbers a signal."""
     draw, points = random.Random(0), []
     while len(points) < count:
         topology = draw.choice(("full", "bottleneck", "pointwise", "separable", "depthwise"))
@@ -234,7 +234,7 @@ def random_points(count: int) -> list[dict[str, Any]]:
 
 
 def growth(rounds: int) -> dict[str, Any]:
-    """Time of a bottleneck 16→32 64×4 against length (batch 1) and batch (2048 samples), with slopes in log-log."""
+    """Time a bottleneck 16→32 64×4 against length (batch 1) and batch (2048 samples), with slopes in log-log."""
     layer = SSM("bottleneck", H_IN, H_OUT, states=64, substates=4)
     lines: dict[str, Any] = {}
     for which, shapes in {
@@ -244,7 +244,7 @@ def growth(rounds: int) -> dict[str, Any]:
         points = []
         for batch, length in shapes:
             u, grad = torch.randn(batch, H_IN, length, requires_grad=True), torch.randn(batch, H_OUT, length)
-            seconds = alternate({"planned": both_ways(layer, u, grad)}, rounds, budget=4.0)["planned"]
+            seconds = alternate({"planned": forward_backward(layer, u, grad)}, rounds, budget=4.0)["planned"]
             points.append({"batch": batch, "length": length, "seconds": seconds})
             print(f"  {batch:4d} × {length:<8d} {1e3 * seconds:9.2f} ms", flush=True)
         x, y = ([math.log(p[key]) for p in points[-4:]] for key in (which, "seconds"))
@@ -256,7 +256,7 @@ def growth(rounds: int) -> dict[str, Any]:
 
 
 def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures that the bar is about."""
+    """Return the figures that docs/speed.md quotes."""
     ratios = [p["ratio"]["listing1"] for p in points]
     dominated = [p["ratio"]["listing1"] for p in points if p["kernel_dominates"]]
     other = [p["ratio"]["listing1"] for p in points if not p["kernel_dominates"]]
@@ -288,7 +288,7 @@ OFFSET: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
 
 
 def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
-    """Three panels as in the paper: time over batch, states and length, and what the arithmetic alone would take."""
+    """Plot time over batch, states and length as in the paper, and the time of the arithmetic alone."""
     import matplotlib.pyplot as plt
 
     with plt.style.context(plot_style()):
@@ -325,7 +325,7 @@ PARTS = ("grid", "layers", "random", "growth")
 
 
 def main() -> None:
-    """Run, print a line a shape, write what was measured."""
+    """Measure, print a line for each shape, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="four values an axis, two rounds")
@@ -389,18 +389,18 @@ def main() -> None:
     every = [*result.get("grid", []), *(p for rows in result.get("layers", {}).values() for p in rows)]
     every = [point for point in every if "chosen_over_fastest" in point]
     if every:
-        result["choice_within_15_percent"] = _right(every)
+        result["choice_within_15_percent"] = _share_right(every)
         print("choice within 15 % of the fastest measured plan:", result["choice_within_15_percent"])
     if "random" in parts:
         result["random"] = random_points(20)
-        result["random_choice_within_15_percent"] = _right(result["random"])
+        result["random_choice_within_15_percent"] = _share_right(result["random"])
         print("at random shapes:", result["random_choice_within_15_percent"])
     if "growth" in parts:
         result["growth"] = growth(rounds)
     write()
 
 
-def _right(points: list[dict[str, Any]]) -> str:
+def _share_right(points: list[dict[str, Any]]) -> str:
     return f"{sum(p['chosen_over_fastest'] <= 1.15 for p in points)} of {len(points)}"
 
 

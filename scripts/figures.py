@@ -1,4 +1,4 @@
-"""The paper's scaling figures of keyword spotting from runs of one's own: test error against parameters and FLOPs.
+"""Reproduce the paper's scaling figures of keyword spotting: test error against parameters and FLOPs.
 
     python scripts/figures.py DATA [--figure scaling|complex|s6|sc10] [--seeds 10] [--gpus 8] [--out FOLDER] [key=value]
     python scripts/figures.py DATA --small [--minutes 5] [--networks NAME,NAME] [--out FOLDER] [key=value]
@@ -8,8 +8,8 @@ train kws``): 35 words, 200 epochs, ten seeds; the error is that on the test spl
 network on ten words, as in its table of other state-space models. ``--small`` compares the topologies
 with what two CPU cores allow: ten words, some minutes for each network, the error on the validation split.
 
-One cell is one network with one seed; cells run one after the other, each in a run folder of its own. Stop whenever you
-like: the same command goes on with the cell that was interrupted. ``--gpus N`` runs N cells at a time, one on each GPU;
+One cell is one network with one seed; cells run one after the other, each in its own run folder. It may be interrupted:
+the same command resumes with the interrupted cell. ``--gpus N`` runs N cells at a time, one on each GPU;
 ``--part K/N`` does every N-th cell, for several machines with one shared folder. Writes figures.json, .png and .md; of
 several seeds the median counts and the spread is shown.
 """
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 def kinds(families: dict[str, tuple[int, ...]], states: int = 0) -> list[Kind]:
-    """Every width of some families."""
+    """Return every width of some families."""
     return [Kind(f"kws-{family}-{width}", states) for family, widths in families.items() for width in widths]
 
 
@@ -76,7 +76,7 @@ SMALL_SETTINGS = replace(
 
 
 def cell(kind: Kind, seed: int, settings: kws.KeywordSettings, data: Path, out: Path, split: str) -> dict[str, Any]:
-    """Train one network with one seed, or go on with it, or read what it did."""
+    """Train one network with one seed, resume it, or read its stored result."""
     folder = out / "cells" / f"{kind.name}-{seed}"
     result = folder / "result.json"
     if result.is_file():
@@ -96,7 +96,7 @@ def cell(kind: Kind, seed: int, settings: kws.KeywordSettings, data: Path, out: 
         if split == "val"
         else split_error(folder / "last.safetensors", settings, data, split)
     )
-    found = {
+    measured = {
         "network": kind.name,
         "seed": seed,
         "split": split,
@@ -107,17 +107,16 @@ def cell(kind: Kind, seed: int, settings: kws.KeywordSettings, data: Path, out: 
         "parameters": counted.parameters,
         "flops": counted.flops_per_second,
     }
-    run.write_json(result.name, found)
-    return found
+    run.write_json(result.name, measured)
+    return measured
 
 
 @torch.no_grad()
 def split_error(model: Path, settings: kws.KeywordSettings, data: Path, split: str) -> float:
-    """The share of a split's clips whose most probable class is not their word."""
+    """Return the share of a split's clips whose most probable class is not their word."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     net = ct.load(model).to(device).eval()
-    found = settings.find(data, (split,))
-    words = settings.read(found.where(kind="word"))
+    words = settings.read(settings.find(data, (split,)).where(kind="word"))
     clips = Keywords(words.split(split), net.settings["classes"], None, 0.0, NONE, settings.seconds)
     wrong = total = 0
     for batch in validation(clips, settings.batch, 0, 0, 1, settings.workers):
@@ -127,8 +126,8 @@ def split_error(model: Path, settings: kws.KeywordSettings, data: Path, split: s
     return wrong / total
 
 
-def together(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells of each network as one row: the median error with the smallest and the largest."""
+def summarise(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each network: the median error over its seeds, with the smallest and the largest."""
     rows = []
     for name in dict.fromkeys(cell["network"] for cell in cells):
         own = [cell for cell in cells if cell["network"] == name]
@@ -174,7 +173,7 @@ def family_of(name: str) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as a Markdown table."""
     head = "| network | parameters | MFLOPs/s | updates | error, % | spread | seeds |\n|---|---|---|---|---|---|---|\n"
     return head + "".join(
         f"| {row['network']} | {row['parameters']:,} | {row['flops'] / 1e6:.1f} | {row['steps']:,} | "
@@ -184,15 +183,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def write(cells: list[dict[str, Any]], out: Path, name: str) -> None:
-    """What the cells say so far, as data, picture and table."""
-    rows = together(cells)
+    """Write the results so far as JSON, plot and table."""
+    rows = summarise(cells)
     (out / f"{name}.json").write_text(json.dumps(rows, indent=2))
     (out / f"{name}.md").write_text(table(rows))
     plot(rows, out / f"{name}.png")
 
 
 def on_gpus(count: int) -> list[int]:
-    """This command on every GPU, each with its part of the cells; their exit codes."""
+    """Run this command on every GPU, each with its part of the cells; return the exit codes."""
     arguments = [word for word in sys.argv[1:] if not word.startswith("--gpus")]
     if "--gpus" in sys.argv:
         arguments.remove(sys.argv[sys.argv.index("--gpus") + 1])
@@ -215,7 +214,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Run what is missing, draw what is there."""
+    """Train the missing cells and plot all results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--figure", choices=FIGURES, default="scaling")
@@ -233,15 +232,15 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     base = override(SMALL_SETTINGS, [f"minutes={chosen.minutes}"]) if chosen.small else PAPER_SETTINGS
     settings = override(base, chosen.settings)
-    wanted = SMALL if chosen.small else FIGURES[chosen.figure]
+    networks = SMALL if chosen.small else FIGURES[chosen.figure]
     if chosen.networks:
-        wanted = [Kind(network) for network in chosen.networks.split(",")]
+        networks = [Kind(network) for network in chosen.networks.split(",")]
     seeds = chosen.seeds or (1 if chosen.small else PAPER_SEEDS)
     if chosen.gpus and any(on_gpus(chosen.gpus)):
-        sys.exit("a cell failed: the same command goes on with those that are missing")
+        sys.exit("a cell failed: the same command resumes with the missing ones")
     first, step = chosen.part
     cells = []
-    for kind, seed in [(kind, seed) for seed in range(seeds) for kind in wanted][first::step]:
+    for kind, seed in [(kind, seed) for seed in range(seeds) for kind in networks][first::step]:
         cells.append(cell(kind, seed, settings, chosen.data, out, "val" if chosen.small else "test"))
         print(f"{kind.name:<22} seed {seed}  error {100 * cells[-1]['error']:.1f} %", flush=True)
         if step == 1:

@@ -1,4 +1,4 @@
-"""What somebody with a GPU runs first: is every part right on it, and does training keep it busy? A few minutes.
+"""Smoke test for a GPU: results equal those of the CPU, training does not wait for the host. Takes a few minutes.
 
     python scripts/gpu_smoke.py [--device cuda] [--compile]
 
@@ -48,56 +48,56 @@ class Check:
     """One line of the report."""
 
     name: str
-    found: float
+    measured: float
     allowed: float
 
     @property
     def holds(self) -> bool:
-        """Whether it is within what is allowed."""
-        return self.found <= self.allowed
+        """Whether the measured value is within what is allowed."""
+        return self.measured <= self.allowed
 
 
 def difference(x: Tensor, y: Tensor) -> float:
-    """The largest difference over the largest value."""
+    """Return the largest difference over the largest value."""
     return float((x.double().cpu() - y.double().cpu()).abs().max() / y.double().abs().max().clamp(min=1e-12))
 
 
 def gradients(layer: nn.Module, u: Tensor) -> Tensor:
-    """Every gradient of a layer, in one vector."""
+    """Return every gradient of a layer in one vector."""
     layer.zero_grad(set_to_none=True)
     layer(u).square().mean().backward()
     return torch.cat([p.grad.flatten() for p in layer.parameters() if p.grad is not None])
 
 
 def layers(device: str) -> list[Check]:
-    """Every topology in single precision, and with TF32 allowed, against double precision on the CPU."""
+    """Compare every topology in single precision and with TF32 with double precision on the CPU."""
     checks = []
     for name, layer in LAYERS.items():
         torch.manual_seed(0)
         u = torch.randn(2, layer.in_channels, LENGTH)
         exact = layer.double()
-        wanted, slope = exact(u.double()).detach(), gradients(exact, u.double())
+        expected, slope = exact(u.double()).detach(), gradients(exact, u.double())
         moved = layer.float().to(device)
-        checks.append(Check(f"{name}: values", difference(moved(u.to(device)).detach(), wanted), EXACT))
+        checks.append(Check(f"{name}: values", difference(moved(u.to(device)).detach(), expected), EXACT))
         checks.append(Check(f"{name}: gradients", difference(gradients(moved, u.to(device)), slope), GRADIENTS))
         streamed = torch.cat(steps(moved, u.to(device)), -1)
-        checks.append(Check(f"{name}: streaming", difference(streamed, wanted), EXACT))
+        checks.append(Check(f"{name}: streaming", difference(streamed, expected), EXACT))
         torch.set_float32_matmul_precision("high")
         projects = isinstance(layer, SSM) and bool([*layer.topology.before(), *layer.topology.after()])
         allowed = ROUNDED if projects or name == "S6" else EXACT
-        checks.append(Check(f"{name}: values with TF32", difference(moved(u.to(device)).detach(), wanted), allowed))
+        checks.append(Check(f"{name}: values with TF32", difference(moved(u.to(device)).detach(), expected), allowed))
         torch.set_float32_matmul_precision("highest")
     return checks
 
 
 @torch.no_grad()
 def steps(layer: ct.SSM | ct.S6, u: Tensor) -> list[Tensor]:
-    """The outputs of a stream in pieces of 160 samples."""
-    found, state = [], None
+    """Return the outputs of a stream in pieces of 160 samples."""
+    outputs, state = [], None
     for piece in u.split(160, -1):
         y, state = layer.step(piece, state)
-        found.append(y)
-    return found
+        outputs.append(y)
+    return outputs
 
 
 RATE = {"sample_rate": 16_000}
@@ -117,7 +117,7 @@ TASKS: dict[str, tuple[Callable[[], Objective], int, int]] = {
 
 
 def batch_of(rows: int, samples: int, device: str) -> Batch:
-    """A batch that every task finds its part in: noise, and labels, texts and a teacher's logits of no meaning."""
+    """Return a batch of noise with arbitrary labels, texts and teacher logits, for every task."""
 
     def ones(*shape: int) -> Tensor:
         return torch.ones(shape, dtype=torch.long)
@@ -130,7 +130,7 @@ def batch_of(rows: int, samples: int, device: str) -> Batch:
 
 
 def networks(device: str, compiled: bool) -> list[Check]:
-    """A step's gradient in bf16 against single precision; steps without waits; and compiled, at several batches."""
+    """Compare gradients in bf16 and compiled with single precision, and count waits of the host."""
     checks = []
     for name, (build, rows, samples) in TASKS.items():
         torch.manual_seed(0)
@@ -141,15 +141,15 @@ def networks(device: str, compiled: bool) -> list[Check]:
             print(f"  {name}: {count} waits in a step", flush=True)
             continue
         checks.append(Check(f"{name}: waits in a step", count, 0))
-        wanted = step_gradients(task, batch)
+        expected = step_gradients(task, batch)
         with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
-            checks.append(Check(f"{name}: gradient in bf16", 1 - cosine(step_gradients(task, batch), wanted), HALF))
+            checks.append(Check(f"{name}: gradient in bf16", 1 - cosine(step_gradients(task, batch), expected), HALF))
         print(f"  {name}: {throughput(task, batch):.0f} audio-seconds a second", flush=True)
         if compiled:
             torch.compiler.reset()
             allow_versions(task)
             task.compile()
-            checks.append(Check(f"{name}: compiled gradient", 1 - cosine(step_gradients(task, batch), wanted), 1e-4))
+            checks.append(Check(f"{name}: compiled gradient", 1 - cosine(step_gradients(task, batch), expected), 1e-4))
             for fewer in (rows // 2, rows // 4):  # recompile_limit of them would raise, see main
                 step_gradients(task, {key: x[:fewer] for key, x in batch.items()})
             print(f"  {name}, compiled: {throughput(task, batch):.0f} audio-seconds a second", flush=True)
@@ -157,19 +157,19 @@ def networks(device: str, compiled: bool) -> list[Check]:
 
 
 def step_gradients(task: Objective, batch: Batch) -> Tensor:
-    """Every gradient of a step with its losses, in one vector."""
+    """Return every gradient of a training step in one vector."""
     task.zero_grad(set_to_none=True)
     task(batch, torch.full((), 0.5, device=batch["audio"].device))["loss"].backward()
     return torch.cat([p.grad.flatten() for p in task.parameters() if p.grad is not None])
 
 
 def cosine(x: Tensor, y: Tensor) -> float:
-    """The cosine between two gradients."""
+    """Return the cosine between two gradients."""
     return float(nn.functional.cosine_similarity(x.double().flatten(), y.double().flatten(), 0))
 
 
 def waits(task: Objective, batch: Batch) -> int:
-    """How many times a training step makes the host wait for the GPU."""
+    """Return how often a training step makes the host wait for the GPU."""
     if batch["audio"].device.type != "cuda":
         return 0
     step_gradients(task, batch)
@@ -181,14 +181,14 @@ def waits(task: Objective, batch: Batch) -> int:
             step_gradients(task, batch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    found = [warning for warning in seen if "synchronizing" in str(warning.message)]
-    for warning in found:
+    waiting = [warning for warning in seen if "synchronizing" in str(warning.message)]
+    for warning in waiting:
         print(f"  {warning.filename}:{warning.lineno}: {warning.message}", flush=True)
-    return len(found)
+    return len(waiting)
 
 
 def throughput(task: Objective, batch: Batch) -> float:
-    """Audio-seconds trained in a second."""
+    """Return the seconds of audio trained in a second."""
     audio = batch["audio"]
 
     def wait() -> None:
@@ -227,8 +227,8 @@ def main() -> None:
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         checks += networks(chosen.device, chosen.compile)
     for check in checks:
-        said = "ok    " if check.holds else "FAILED"
-        print(f"{said} {check.name:<44} {check.found:.1e}  (at most {check.allowed:.0e})")
+        verdict = "ok    " if check.holds else "FAILED"
+        print(f"{verdict} {check.name:<44} {check.measured:.1e}  (at most {check.allowed:.0e})")
     failed = sum(not check.holds for check in checks)
     print(f"{len(checks) - failed} of {len(checks)} checks hold")
     sys.exit(failed)

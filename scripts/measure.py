@@ -1,4 +1,4 @@
-"""Measure the spotters that ship on recordings that no training has seen, for their cards.
+"""Measure the shipped spotters on held-out recordings, for their model cards.
 
     python scripts/measure.py DATA OUT [kws-30] [commands]
 
@@ -29,18 +29,18 @@ from centaurus.runtime.transcribe import Transcriber
 
 Samples = NDArray[np.float32]
 TEN = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]
-KEPT = 0.9  # of the keywords, where false alarms are counted
+RECALL = 0.9  # at which false alarms are counted
 
 
 def interval(values: Sequence[float], draws: int = 2000) -> list[float]:
-    """The mean of values and its 95 % interval by resampling them."""
+    """Return the mean of values and its 95 % bootstrap interval."""
     x = np.asarray(values, float)
     means = np.random.default_rng(0).choice(x, (draws, len(x))).mean(1)
     return [round(float(v), 3) for v in (x.mean(), *np.quantile(means, (0.025, 0.975)))]
 
 
 def keywords(data: Path, name: str) -> dict[str, Any]:
-    """Accuracy on clips of held-out speakers, and false alarms in hours of other sound."""
+    """Return the accuracy on clips of held-out speakers, and false alarms in hours of other audio."""
     session = Session(name, batch=20)
     classes = list(session.settings.classes)
     words = clips(data / "kws", ("word",), 16_000, None)
@@ -71,23 +71,23 @@ def _last(session: Session, words: Corpus, first: int) -> NDArray[np.float32]:
 
 
 def alarms(data: Path, name: str, words: Corpus) -> dict[str, Any]:
-    """Threshold that keeps nine of ten keywords in a stream, and how often it is passed where no keyword is."""
+    """Return the threshold with a recall of 90 % in a stream, and the false alarms at that threshold."""
     session = Session(name)
     classes = list(session.settings.classes)
     quiet = np.zeros(8000, np.float32)
     rng = np.random.default_rng(0)
-    heard = [words[int(k)] for k in rng.choice(len(words), 300, replace=False)]
+    chosen = [words[int(k)] for k in rng.choice(len(words), 300, replace=False)]
     sure = []
-    for clip in heard:
+    for clip in chosen:
         session.reset()
         logits = np.concatenate(
             [session.process(np.concatenate([quiet, words.load(clip), quiet])), session.flush()], -1
         )
         sure.append(_smoothed(logits)[classes.index(clip.labels["word"])].max())
-    threshold = float(np.quantile(sure, 1 - KEPT))
+    threshold = float(np.quantile(sure, 1 - RECALL))
     speech = without_words(clips(data / "librispeech", ("speech",), 16_000, None), classes)
     noise = open_corpus(data / "noise", ("val",), ("noise",))
-    found: dict[str, Any] = {"threshold": round(threshold, 3), "keywords": len(heard)}
+    result: dict[str, Any] = {"threshold": round(threshold, 3), "keywords": len(chosen)}
     for kind, corpus in (("speech", speech), ("noise", noise)):
         spotting = Spotting(classes, session.settings.hop / session.settings.rate, Smoothing(threshold=threshold))
         session.reset()
@@ -97,8 +97,8 @@ def alarms(data: Path, name: str, words: Corpus) -> dict[str, Any]:
             count, samples = count + len(spotting.push(session.process(x))), samples + len(x)
         count += len(spotting.push(session.flush())) + len(spotting.flush())
         hours = samples / corpus.rate / 3600
-        found[kind] = {"alarms": count, "hours": round(hours, 3), "per hour": round(count / hours, 1)}
-    return found
+        result[kind] = {"alarms": count, "hours": round(hours, 3), "per hour": round(count / hours, 1)}
+    return result
 
 
 def _smoothed(logits: NDArray[np.float32], frames: int = 6) -> NDArray[np.float64]:
@@ -108,15 +108,17 @@ def _smoothed(logits: NDArray[np.float32], frames: int = 6) -> NDArray[np.float6
 
 
 def connected_words(data: Path, name: str) -> dict[str, Any]:
-    """Phrases of held-out speakers, clean and in held-out noise; and what is heard where no word is."""
+    """Return error rates on phrases of held-out speakers, clean and in noise, and inserted words in other audio."""
     model = engine(name if name.endswith(".onnx") else f"{files('centaurus') / 'pretrained' / name}.onnx")
     words, noise = clips(data / "kws", ("word",), 16_000, None), open_corpus(data / "noise", ("val",), ("noise",))
     report = connected(model, words, noise)
     rng = np.random.default_rng(0)
     for group in report.groups:
-        mine = [row for row in report.rows if row["condition"] == group["condition"]]
-        counts = np.array([[len(row["reference"].split()) * row["wer"], len(row["reference"].split())] for row in mine])
-        drawn = counts[rng.integers(0, len(mine), (2000, len(mine)))].sum(1)
+        own_rows = [row for row in report.rows if row["condition"] == group["condition"]]
+        counts = np.array(
+            [[len(row["reference"].split()) * row["wer"], len(row["reference"].split())] for row in own_rows]
+        )
+        drawn = counts[rng.integers(0, len(own_rows), (2000, len(own_rows)))].sum(1)
         low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
         group |= {"words": int(counts[:, 1].sum()), "interval": [round(float(low), 4), round(float(high), 4)]}
         group["by words"] = {
@@ -126,26 +128,26 @@ def connected_words(data: Path, name: str) -> dict[str, Any]:
         }
     speech = without_words(clips(data / "librispeech", ("speech",), 16_000, None), words.values("word"))
     transcriber = Transcriber(name)
-    found: dict[str, Any] = {"conditions": report.groups, "examples": report.rows[:12]}
+    result: dict[str, Any] = {"conditions": report.groups, "examples": report.rows[:12]}
     for kind, corpus in (("speech", speech), ("noise", noise)):
-        heard, samples = 0, 0
+        inserted, samples = 0, 0
         for clip in corpus:
             x = corpus.load(clip)
-            heard, samples = heard + len(transcriber.process(x[None])), samples + len(x)
-        heard += len(transcriber.flush())
+            inserted, samples = inserted + len(transcriber.process(x[None])), samples + len(x)
+        inserted += len(transcriber.flush())
         minutes = samples / corpus.rate / 60
-        found[kind] = {"words": heard, "minutes": round(minutes, 1), "per minute": round(heard / minutes, 2)}
-    return found
+        result[kind] = {"words": inserted, "minutes": round(minutes, 1), "per minute": round(inserted / minutes, 2)}
+    return result
 
 
 def main(data: Path, out: Path, names: Sequence[str]) -> None:
-    """Measure each and write its JSON."""
+    """Measure each model and write its JSON file."""
     out.mkdir(parents=True, exist_ok=True)
     for name in names or ("kws-30", "commands"):
         stem = Path(name).stem
-        found = connected_words(data, name) if "commands" in stem else keywords(data, name)
-        (out / f"{stem}.json").write_text(json.dumps(found, indent=2) + "\n")
-        print(json.dumps(found, indent=2))
+        result = connected_words(data, name) if "commands" in stem else keywords(data, name)
+        (out / f"{stem}.json").write_text(json.dumps(result, indent=2) + "\n")
+        print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ FILTERS = mel_filters(BINS, BANDS, RATE, TABLE.low, TABLE.high).float()
 PER_SECOND = RATE / HOP
 WARPS = np.linspace(0.86, 1.14, 15)  # factors of pitch
 EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a word: label, and no weight around it
-SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter hears a word that was said, or one that was not
+SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter reports a spoken word, or raises a false alarm
 ALONE = 0.1  # share of streams that are noise alone
 WHOLE = 0.35  # share of words that keep all of their clip
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
@@ -77,10 +77,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Sound:
-    """Frames of other sound, and what a spotter made of them.
+    """Frames of other audio, and the output of a spotter for them.
 
-    ``left_out`` are frames of the network in which it hears a word that is said there, ``alarm`` and ``surest`` the
-    frame with its surest report of a word that is not, and how sure it is.
+    ``left_out`` are frames of the network in which it reports a word of the transcript, ``alarm`` is the frame of its
+    most probable false alarm and ``surest`` the probability of that.
     """
 
     frames: NDArray[np.float16]
@@ -91,18 +91,18 @@ class Sound:
 
 
 def words_of(corpus: Corpus, labels: dict[str, int]) -> list[Word]:
-    """Every clip of a corpus of words; words without a label are background."""
-    found = []
+    """Return every clip of a corpus of words; words without a label are background."""
+    words = []
     for clip in corpus:
         x = corpus.load(clip)
         first, last = bounds(x)
         label = labels.get(clip.labels["word"], 0)
-        found.append(Word(log_mel(np.pad(x, (0, HOP))), label, first / HOP, last / HOP + 0.5))
-    return found
+        words.append(Word(log_mel(np.pad(x, (0, HOP))), label, first / HOP, last / HOP + 0.5))
+    return words
 
 
 def sounds_of(corpora: Iterable[Corpus]) -> list[Sound]:
-    """Every clip that is long enough to matter."""
+    """Return the clips of at least 20 frames."""
     every = (
         Sound(log_mel(corpus.load(clip)), clip.labels.get("transcript", "")) for corpus in corpora for clip in corpus
     )
@@ -111,26 +111,26 @@ def sounds_of(corpora: Iterable[Corpus]) -> list[Sound]:
 
 @torch.no_grad()
 def judged(sound: Sound, body: Layer, names: Sequence[str]) -> Sound:
-    """The sound with what a spotter, its mel row left out, hears in it; ``names`` are its words before the background.
+    """Return the sound with the output of a spotter, ``body``, which takes mel frames and reports ``names``.
 
-    What it hears of words that are said is no mistake, and nobody has marked where they are: those frames have no
-    weight. What it hears of others are the examples that teach it most.
+    Reports of words in the transcript are not mistakes, but their places are not labelled: those frames have no weight.
+    Reports of other words are false alarms, the most useful examples for training.
     """
     frames = sound.frames[: len(sound.frames) // STACK * STACK].astype(np.float32)
     loudness = np.exp(frames).sum(1).mean()
     x = LOG_SCALE * np.log(np.exp(frames) * (10**TALK_LEVEL * LEVEL_SCALE / max(float(loudness), 1e-7)) + LOG_FLOOR)
-    heard = body(torch.from_numpy(x.T.copy())[None])[0].softmax(0).numpy()
+    probabilities = body(torch.from_numpy(x.T.copy())[None])[0].softmax(0).numpy()
     said = np.array([says(sound.transcript, [name]) for name in names])
-    no_frames = np.zeros((1, heard.shape[1]), np.float32)
-    mine = np.concatenate([no_frames, heard[: len(names)][said]]).max(0) > SAID
-    mine = np.convolve(mine, np.ones(2 * UNSURE - 1), "same") > 0
-    others = np.where(mine, 0, np.concatenate([no_frames, heard[: len(names)][~said]]).max(0))
+    never = np.zeros((1, probabilities.shape[1]), np.float32)
+    spoken = np.concatenate([never, probabilities[: len(names)][said]]).max(0) > SAID
+    spoken = np.convolve(spoken, np.ones(2 * UNSURE - 1), "same") > 0
+    others = np.where(spoken, 0, np.concatenate([never, probabilities[: len(names)][~said]]).max(0))
     alarm = int(others.argmax())
-    return replace(sound, left_out=mine, alarm=alarm * STACK, surest=float(others[alarm]))
+    return replace(sound, left_out=spoken, alarm=alarm * STACK, surest=float(others[alarm]))
 
 
 def warp(factor: float) -> NDArray[np.float32]:
-    """A matrix (bands, bands) that moves log mel bands along frequency by a factor."""
+    """Return a matrix (bands, bands) that shifts log mel bands in frequency by a factor."""
     ends = [2595 * np.log10(1 + hertz / 700) for hertz in (TABLE.low, TABLE.high)]
     hertz = 700 * (10 ** (np.linspace(*ends, BANDS + 2)[1:-1] / 2595) - 1)
     place = np.interp(hertz / factor, hertz, np.arange(BANDS))
@@ -142,13 +142,13 @@ def warp(factor: float) -> NDArray[np.float32]:
 
 
 def targets(streams: Sequence[Stream]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Labels and weights (streams, frames) for a spotter."""
+    """Return labels and weights (streams, frames) for a spotter."""
     labels, weights = np.stack([one.labels for one in streams]), np.stack([one.weights for one in streams])
     return torch.from_numpy(labels), torch.from_numpy(weights)
 
 
 class MelStreams:
-    """Batches of streams of ``frames`` network frames, drawn at random for ever.
+    """Random batches of streams of ``frames`` network frames, without end.
 
     ``negative`` is the share of streams with other speech, ``positive`` the share of words that are drawn from those
     with a label where only a few have one.
@@ -193,7 +193,7 @@ class MelStreams:
         return torch.from_numpy(x).mT.contiguous(), made
 
     def _mask(self, row: Frames) -> None:
-        """Take the information from a band of frequencies, and from short stretches of time."""
+        """Mask a band of frequencies and short stretches of time (SpecAugment)."""
         r = self.rng
         if r.random() < 0.4:
             width = int(r.integers(1, 8))
@@ -213,7 +213,7 @@ class MelStreams:
         return self.words[self._order.pop()]
 
     def _word(self) -> tuple[int, Frames, float, float]:
-        """The label of a word, its power in every frame, and the frames in which it begins and ends."""
+        """Return the label of a word, its power in every frame, and the frames in which it begins and ends."""
         r, word = self.rng, self._next()
         whole = r.random() < WHOLE
         first = 0 if whole else max(0, int(word.begin) - 3)
@@ -235,7 +235,7 @@ class MelStreams:
         return word.label, power.astype(np.float32), (word.begin - first) / speed, (word.end - first) / speed
 
     def _room(self, power: Frames) -> Frames:
-        """The tail of a room: power that decays by 60 dB in 0.15 to 0.7 s."""
+        """Add reverberation that decays by 60 dB in 0.15 to 0.7 s."""
         decay = np.exp(-13.8 / PER_SECOND / self.rng.uniform(0.15, 0.7))
         share = (1 - decay) * 10 ** (self.rng.uniform(-12, 0) / 10)
         y = np.concatenate([power, np.zeros((8, BANDS), np.float32)])
@@ -246,7 +246,7 @@ class MelStreams:
         return y
 
     def _tone(self) -> Frames:
-        """Another microphone: a smooth curve over the bands, in log power."""
+        """Return the frequency response of another microphone: a smooth curve over the bands, in log power."""
         r = self.rng
         if r.random() < 0.4:
             return np.zeros(BANDS, np.float32)
@@ -274,7 +274,7 @@ class MelStreams:
         return made
 
     def _talk(self, power: Frames, weights: Frames, level: float) -> int:
-        """Other speech, all along or up to where words may come; where it ends."""
+        """Add other speech, in all of the stream or before the words; return where it ends."""
         r = self.rng
         end = self.length if r.random() < 0.65 else round(r.uniform(0.3, 0.8) * self.length)
         tone, bands = self._tone(), self.warps[int(r.integers(len(WARPS)))] if r.random() < 0.4 else None
@@ -320,12 +320,12 @@ class MelStreams:
             weights[places[places < self.frames]] = 0
 
     def _say(self, made: Stream, at: int) -> float:
-        """Words from frame ``at`` on with their labels; their mean power."""
+        """Add words from frame ``at`` on with their labels; return their mean power."""
         r, loudness = self.rng, []
         pauses = PAUSES[int(r.choice(len(PAUSES), p=self.paused))]
         while at < self.length - 20:
             label, x, begin, end = self._word()
-            if -8 < at + end - self.length + 10 < 14:  # too close to the end to know whether it is heard
+            if -8 < at + end - self.length + 10 < 14:  # too close to the end to be labelled
                 break
             if r.random() < 0.08:  # a part of a word is not the word
                 cut = max(3, int((end - begin) * r.uniform(0.2, 0.45)))
@@ -339,7 +339,7 @@ class MelStreams:
         return float(np.mean(loudness)) if loudness else 0.0
 
     def _mark(self, made: Stream, label: int, begin: float, end: float) -> None:
-        """Note a word, and that it should be heard around its end."""
+        """Label the frames around the end of a word."""
         first, last = round(end - EARLY), round(end + LATE) + 1
         if label and first < self.frames:
             made.weights[max(0, first - UNSURE) : last + UNSURE] = 0
@@ -347,7 +347,7 @@ class MelStreams:
             made.said.append((label, begin, end))
 
     def _recorded(self) -> Frames:
-        """The power of recorded noise, as long as a stream; often where a spotter took it for a word."""
+        """Return the power of recorded noise, as long as a stream; often where it caused a false alarm."""
         r, hard = self.rng, self._hard[id(self.noise)]
         if hard and r.random() < 0.4:
             sound = hard[int(r.integers(len(hard)))]
@@ -365,7 +365,7 @@ class MelStreams:
         else:
             noise = np.roll(self.steady[int(r.integers(len(self.steady)))], int(r.integers(self.length)), axis=0)
         below = r.uniform(2, 18) if r.random() < 0.5 else r.uniform(10, 45)
-        wanted = max(1e-7, loudness * 10 ** (-below / 10))
-        noise = noise * np.float32(wanted / max(float(noise.sum(1).mean()), 1e-9))
+        level = max(1e-7, loudness * 10 ** (-below / 10))
+        noise = noise * np.float32(level / max(float(noise.sum(1).mean()), 1e-9))
         phase = np.clip(r.standard_normal(power.shape, np.float32) * self.spread, -0.95, 0.95)
         return power + noise + 2 * np.sqrt(power * noise) * phase

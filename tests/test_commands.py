@@ -56,7 +56,7 @@ def runnable() -> list[str]:
     return [c for c in documented() if c.startswith(RUNS) and not any(need in c for need in NEEDS)]
 
 
-def test_commands_are_found() -> None:
+def test_documented_commands_are_extracted() -> None:
     assert len(documented()) >= 45
     assert len(runnable()) >= 15
 

@@ -50,7 +50,7 @@ def test_leading_axes_are_kept_and_the_input_is_not_shared() -> None:
     assert audio.resample(x[..., :0], 48_000, 16_000).shape == (2, 3, 0)
 
 
-def test_what_is_no_rate_or_no_signal_is_refused() -> None:
+def test_invalid_rates_and_signals_are_refused() -> None:
     with pytest.raises(ValueError, match="must be positive"):
         audio.resample(np.zeros(3, np.float32), 0, 16_000)
     with pytest.raises(ValueError, match="int16"):

@@ -63,7 +63,7 @@ def test_several_inputs_need_a_folder(name: str, out: str, cli: Cli, wav: Path, 
     assert "is one file for several results: name a folder with -o" in done.err
 
 
-def test_no_keyword_is_said_and_is_no_fault(cli: Cli, wav: Path) -> None:
+def test_a_file_without_keywords_is_reported_and_not_an_error(cli: Cli, wav: Path) -> None:
     done = cli("spot", wav, "--threshold", "0.99")
     assert (done.code, done.out.count("\n")) == (0, 1)
     assert "no keyword" in done.err

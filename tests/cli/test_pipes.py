@@ -234,7 +234,7 @@ def test_a_stream_that_ends_early_is_code_3_after_what_there_was() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"OggS and so on, no header of WAV here"])
-def test_what_is_no_wav_is_code_3(data: bytes) -> None:
+def test_input_that_is_not_wav_exits_with_3(data: bytes) -> None:
     done = run(denoiser("-"), data)
     assert (done.returncode, done.stdout) == (3, b"")
     assert done.stderr.count(b"\n") == 1

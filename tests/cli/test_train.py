@@ -134,7 +134,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
+def test_usage_errors_are_reported_before_torch_is_imported(tmp_path: Path) -> None:
     for name in ("model.onnx", "model.pt", "talk.wav", "net.safetensors"):
         (tmp_path / name).touch()
     command = [sys.executable, "-c", WITHOUT_TORCH, json.dumps([words for words, _ in MISTAKES])]

@@ -124,7 +124,7 @@ def test_in_place_of_a_clip_that_cannot_be_read_comes_the_next(tmp_path: Path) -
         corpus.of(corpus.clips[:2]).take(1)
 
 
-def test_the_cache_is_found_again_and_made_anew_when_a_source_changes(tmp_path: Path, cache: Path) -> None:
+def test_the_cache_is_reused_until_a_source_changes(tmp_path: Path, cache: Path) -> None:
     audio.write(tmp_path / "a.wav", noise(48_000), 48_000)
     corpus = Corpus("mine", (Clip(tmp_path / "a.wav", "a", labels={"split": "train"}),))
     first = data.prepared(corpus)

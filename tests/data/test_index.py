@@ -80,7 +80,7 @@ def test_shards_hold_every_utterance_once(folder: Path) -> None:
         found.rows[len(found.rows)]
 
 
-def test_an_index_is_found_again_and_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_reused_and_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[Path] = []
 
     def measure(path: Path) -> tuple[int, int]:

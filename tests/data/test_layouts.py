@@ -132,7 +132,7 @@ def test_speakers_are_read_from_file_names() -> None:
     assert layouts.speaker_of(Path("anna/hello.wav")) == "anna"
 
 
-def test_dns_sets_are_told_apart(folders: dict[str, Path]) -> None:
+def test_dns_sets_are_labelled(folders: dict[str, Path]) -> None:
     corpus = data.open_corpus(folders["dns"], kinds=["speech"])
     assert Counter(clip.labels["set"] for clip in corpus) == {"vctk": 6, "librivox": 6}
 

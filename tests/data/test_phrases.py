@@ -72,7 +72,7 @@ def test_one_speaker_says_a_phrase(words: Corpus) -> None:
         assert len({words[index].labels["speaker"] for index in chosen}) == 1
 
 
-def test_quiet_around_a_word_is_found() -> None:
+def test_the_bounds_of_a_word_exclude_the_silence_around_it() -> None:
     x = np.zeros(16_000, np.float32)
     x[5_000:9_000] = 0.1
     start, end = bounds(x)

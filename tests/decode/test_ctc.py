@@ -35,7 +35,7 @@ def definition(path: list[int], vocabulary: Vocabulary) -> list[tuple[int, int, 
     return [(index, run[0], run[-1] + 1) for index, run in runs if index != vocabulary.blank]
 
 
-def test_vocabularies_are_told_apart() -> None:
+def test_the_style_of_a_vocabulary_is_inferred() -> None:
     assert [v.style for v in VOCABULARIES] == [Style.PIECES, Style.CHARACTERS, Style.WORDS, Style.WORDS]
     assert [v.blank for v in VOCABULARIES] == [0, 0, 0, 0]
     assert [v.mark for v in VOCABULARIES] == [None, None, None, 3]
@@ -133,7 +133,7 @@ def test_a_mark_reaches_back_only_so_far(back: int, begin: int) -> None:
     assert [w.start for w in greedy(x, MARKED, 1.0)] == [begin]
 
 
-def test_a_token_still_open_is_not_given_twice() -> None:
+def test_an_open_token_is_not_returned_twice() -> None:
     collapse = Greedy(WHOLE)
     assert collapse.push(logits([1, 1], 4)) == []
     assert [t.index for t in collapse.open] == [1]

@@ -59,7 +59,7 @@ def test_every_clear_word_is_a_hit_and_the_first_minute_is_not_counted() -> None
     assert -0.3 < np.median(result.delays) < 0.1
 
 
-def test_other_words_and_pauses_are_told_apart() -> None:
+def test_wrong_words_and_reports_between_words_are_counted_separately() -> None:
     said = stream()
     swapped = live.Words(said.scores[::-1], said.spoken, said.rate, said.seconds)
     result = live.outcome(live.reports(swapped.scores, spotting(), 0.6), swapped)

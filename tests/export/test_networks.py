@@ -136,7 +136,7 @@ def test_a_file_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.
     assert target.read_bytes() == b"what was there"
 
 
-def test_a_batch_of_one_that_is_baked_in_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_with_a_fixed_batch_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = network("kws-hybrid-2")
     model = onnx.load_from_string(write.build(net.double(), 2048, "net", None))
     for x in model.graph.initializer:  # the zero in a reshape keeps the batch

@@ -81,7 +81,7 @@ def test_the_settings_say_how_late_it_is(tmp_path: Path) -> None:
             read_settings(json.dumps(said | {"delay": wrong}), "a damaged file")
 
 
-def test_a_wrong_delay_is_found(tmp_path: Path) -> None:
+def test_a_wrong_delay_is_detected(tmp_path: Path) -> None:
     path = ct.export_onnx(narrow("denoiser/spectral"), tmp_path / "net.onnx")
     model = onnx.load(path)
     entry = next(p for p in model.metadata_props if p.key == "centaurus")

@@ -201,7 +201,7 @@ save_file({"y": torch.cat([live(u), live.flush()], dim=-1)}, folder / "out.safet
 """
 
 
-def test_a_stream_goes_on_exactly_in_another_process(tmp_path: Path) -> None:
+def test_a_saved_stream_continues_exactly_in_another_process(tmp_path: Path) -> None:
     net: Network = denoiser(narrow("denoiser/hybrid").table)
     save(net, tmp_path / "net.safetensors")
     u = torch.randn(2, 1, 2000)

@@ -158,7 +158,7 @@ def test_what_cannot_be_lifted_saved_or_exported_says_so(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_layers_are_given_one_by_one_in_a_list_or_by_name() -> None:
+def test_serial_takes_layers_a_list_or_names() -> None:
     a, b = Pointwise(1, 2), SiLU()
     assert [*Serial(a, b).state_dict()] == [*Serial([a, b]).state_dict()] == ["0.weight", "0.bias"]
     assert [*Serial({"first": a, "last": b}).state_dict()] == ["first.weight", "first.bias"]

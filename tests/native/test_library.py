@@ -14,7 +14,7 @@ from tests.cli.run import run
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CENTAURUS_NATIVE", "1")
     build._load.cache_clear()
@@ -29,28 +29,28 @@ def fake_compiler(folder: Path, script: str) -> str:
     return str(path)
 
 
-def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_says_that_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     assert build.library() is None
     assert "no C compiler" in status().reason
 
 
-def test_a_failing_compiler_is_told_and_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_status_has_the_message_of_a_failing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", fake_compiler(tmp_path, "echo 'vector.h: no such machine' >&2; exit 1"))
     assert build.library() is None
     assert "no such machine" in status().reason
     assert not list(tmp_path.glob("centaurus/native/*"))
 
 
-def test_a_compiler_that_makes_no_library_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_status_reports_a_file_that_is_not_a_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = 'while [ "$1" != "-o" ]; do shift; done; echo no library > "$2"'
     monkeypatch.setenv("CC", fake_compiler(tmp_path, script))
     assert build.library() is None
     assert status().reason
 
 
-def test_a_folder_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_status_reports_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     script = 'while [ "$1" != "-o" ]; do shift; done; : > "$2"'

@@ -81,7 +81,7 @@ def test_a_row_is_reset_alone(name: str, before: list[int], after: list[int], ro
 
 @settings(max_examples=30)
 @given(name=models, before=pieces, after=pieces)
-def test_saved_and_restored_it_goes_on_exactly(name: str, before: list[int], after: list[int]) -> None:
+def test_a_saved_stream_continues_exactly(name: str, before: list[int], after: list[int]) -> None:
     model, live = MODELS[name], Stream(MODELS[name], batch=2)
     for piece in noise(2, sum(before)).split(before, dim=-1):
         live(piece)
@@ -93,7 +93,7 @@ def test_saved_and_restored_it_goes_on_exactly(name: str, before: list[int], aft
     assert torch.equal(live.flush(), other.flush())
 
 
-def test_flush_is_a_fresh_start() -> None:
+def test_flush_resets_the_stream() -> None:
     model, u = MODELS["hourglass"], noise(1, 14)
     live = Stream(model)
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_a_stream_keeps_no_gradients_and_no_dropout() -> None:
     assert not model.training
 
 
-def test_errors_name_what_was_given() -> None:
+def test_errors_name_the_wrong_argument() -> None:
     live = Stream(MODELS["spotter"], batch=2)
     with pytest.raises(RuntimeError, match="nothing to flush"):
         live.flush()

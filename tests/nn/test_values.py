@@ -216,6 +216,6 @@ def test_a_gated_block_is_its_formula() -> None:
         (lambda: LayerNorm(3)(torch.zeros(1, 2, 5)), "3 input channels, got 2"),
     ],
 )
-def test_an_error_names_what_was_given(make: object, words: str) -> None:
+def test_an_error_names_the_wrong_argument(make: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()

@@ -57,13 +57,13 @@ SIZES = {"b": 2, "i": 3, "n": 4, "t": 50}
 
 
 @pytest.mark.parametrize("size", [math.nan, 4.0, -1, 0, True, "4", None])
-def test_a_size_that_is_no_whole_number(size: Any) -> None:
+def test_a_size_that_is_not_an_integer(size: Any) -> None:
     with pytest.raises(ExpressionError, match=says("index 'n'", f"has size {size!r}", "whole number of at least 1")):
         plan_expression("bit,ni,nt->bnt", SIZES | {"n": size})
 
 
 @pytest.mark.parametrize("length", [math.nan, 4.0, -1, 0, "4"])
-def test_a_kernel_length_that_is_no_whole_number(length: Any) -> None:
+def test_a_kernel_length_that_is_not_an_integer(length: Any) -> None:
     with pytest.raises(ExpressionError, match=says("kernel", f"{length!r}", "whole number of at least 1")):
         plan_expression("bit,ni,nt->bnt", SIZES, kernel_length=length)
 

@@ -38,7 +38,7 @@ def best(name: str, settings: Training, data: Path, out: Path) -> dict[str, floa
     return [record for record in Run(out).records() if record["kind"] == "validation" and record["best"]][-1]
 
 
-def test_keywords_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spotter_learns_its_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(kws.TABLES, "small", LISTENER)
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=40, speakers=20)
     settings = replace(

@@ -143,7 +143,7 @@ def test_what_is_cut_short_is_refused(suffix: str, lost: float, on_path: str, tm
 
 @needs_ffmpeg
 @pytest.mark.parametrize("suffix", CONTAINERS)
-def test_damage_is_no_crash_and_no_endless_search(suffix: str, on_path: str, tmp_path: Path) -> None:
+def test_a_damaged_file_neither_crashes_nor_hangs(suffix: str, on_path: str, tmp_path: Path) -> None:
     data = tone(tmp_path / f"talk.{suffix}", on_path, "-movflags", "+faststart").read_bytes()
     begin = time.process_time()
     for seed in range(MUTATIONS):

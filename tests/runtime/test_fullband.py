@@ -45,7 +45,7 @@ def test_a_gain_of_the_top_band_scales_what_lies_above() -> None:
     assert np.abs(np.diff(scaled)).max() < 0.02  # no click where the gain changes
 
 
-def test_gains_are_given_only_where_they_are_known() -> None:
+def test_gains_are_returned_only_where_they_are_known() -> None:
     upper = UpperBand(RATE, NETWORK, 1)
     heard = noise(0.1, NETWORK)[None]
     upper.pair(heard[:, : FRAME - 1], heard[:, : FRAME - 1])

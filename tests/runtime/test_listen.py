@@ -64,7 +64,7 @@ def test_channels_are_averaged() -> None:
     assert spot(stereo, 16_000, exported("classifier"), KEEN) == spot(x, 16_000, exported("classifier"), KEEN)
 
 
-def test_the_open_word_is_shown_and_then_given() -> None:
+def test_a_partial_word_is_shown_and_then_returned() -> None:
     job = Transcriber(exported("recognizer"))
     x = bursts(2)[None]
     words = job.process(x)

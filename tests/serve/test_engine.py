@@ -52,7 +52,7 @@ def test_a_lane_that_leaves_frees_its_rows_with_chunks_waiting() -> None:
     asyncio.run(run())
 
 
-def test_streams_that_come_together_share_a_step_and_a_lone_one_does_not_wait() -> None:
+def test_simultaneous_streams_share_a_step_and_a_single_one_does_not_wait() -> None:
     steps: list[int] = []
 
     async def run() -> None:

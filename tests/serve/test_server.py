@@ -162,7 +162,7 @@ def test_a_token_is_asked_for_where_there_is_one() -> None:
     assert [is_loopback(host) for host in ("::1", "127.0.0.5", "example.org", "10.0.0.1")] == [True, True, False, False]
 
 
-def test_a_client_that_reads_nothing_disturbs_nobody_and_is_let_go() -> None:
+def test_a_client_that_reads_nothing_is_disconnected_without_disturbing_others() -> None:
     with served(stall=1.0, backlog=0.2) as server:
         silent = raw_client(server, "/v1/denoise")
         sending = threading.Thread(target=flood, args=(silent,), daemon=True)

@@ -23,7 +23,7 @@ by_kind = pytest.mark.parametrize(("build", "channels"), [k[1:] for k in KINDS],
 
 
 @pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
+def _reset_compiler() -> Iterator[None]:
     torch.compiler.reset()
     torch.manual_seed(0)
     with warnings.catch_warnings():

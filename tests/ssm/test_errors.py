@@ -51,14 +51,14 @@ def test_numpy_input_says_how_to_convert_it() -> None:
         SSM("full", 1, 2)(np.zeros((1, 1, 10), np.float32))  # type: ignore[arg-type]
 
 
-def test_parameters_are_made_where_they_are_wanted() -> None:
+def test_parameters_are_created_on_the_given_device() -> None:
     layer = SSM("pointwise", 3, 4, device="meta", dtype=torch.float64)
     assert {(p.device.type, p.dtype) for p in layer.parameters()} == {("meta", torch.float64)}
 
 
 @pytest.mark.parametrize("size", [math.nan, 3.0, -1, 0, True, "3"])
 @pytest.mark.parametrize("name", ["in_channels", "out_channels", "states", "substates", "groups"])
-def test_a_size_that_is_no_whole_number(name: str, size: Any) -> None:
+def test_a_size_that_is_not_an_integer(name: str, size: Any) -> None:
     topology = "grouped" if name == "groups" else "bottleneck"
     arguments: dict[str, Any] = {"in_channels": 4, "out_channels": 4, name: size}
     with pytest.raises(ValueError, match=says(f"{name} of", "whole number of at least 1", f"got {size!r}")):
@@ -67,7 +67,7 @@ def test_a_size_that_is_no_whole_number(name: str, size: Any) -> None:
 
 @pytest.mark.parametrize("size", [math.nan, 3.0, -1, 0, True, "3"])
 @pytest.mark.parametrize("name", ["in_channels", "out_channels", "states", "rank"])
-def test_a_size_of_s6_that_is_no_whole_number(name: str, size: Any) -> None:
+def test_a_size_of_s6_that_is_not_an_integer(name: str, size: Any) -> None:
     arguments: dict[str, Any] = {"in_channels": 4, "out_channels": 4, name: size}
     with pytest.raises(ValueError, match=says(f"{name} of", "whole number of at least 1", f"got {size!r}")):
         S6(**arguments)

@@ -52,7 +52,7 @@ def test_the_scripts_pass_their_own_tests() -> None:
     node("--test", "units.test.mjs")
 
 
-def test_words_are_found_as_the_runtime_finds_them() -> None:
+def test_words_equal_those_of_the_runtime() -> None:
     classes = ["yes", "no", "stop", "background"]
     tokens = ["<blank>", "one", "two", "three", "<start>"]
     logits = smooth_noise(1500, len(classes), 1)

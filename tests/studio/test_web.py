@@ -184,7 +184,7 @@ def test_a_long_file_is_streamed(
     assert np.abs(result[-len(noisy) :]).max() > 0.1
 
 
-def test_words_are_heard_in_the_demo_and_live(open_page: Open) -> None:
+def test_words_are_detected_in_the_demo_and_live(open_page: Open) -> None:
     page = open_page("words.html?wake=marvin&threshold=0.5")
     page.click("#demo")
     until(page, "document.getElementById('status').textContent.includes('connected words')")

@@ -124,9 +124,7 @@ def test_figures_that_wait_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert standing.step == 8
 
 
-def test_a_loss_that_is_not_a_number_is_found_late_but_not_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nan_loss_is_detected_late_but_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_in_step", lambda device, config: False)
     config = settings(log_every=4, steps=12, validations=1, lr=float("inf"))
     run = new_run(tmp_path / "run", config)

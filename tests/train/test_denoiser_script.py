@@ -26,7 +26,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_checkpoint_goes_on_exactly(tmp_path: Path, precision: str) -> None:
+def test_a_checkpoint_resumes_exactly(tmp_path: Path, precision: str) -> None:
     def training() -> Training:
         return Training(tmp_path, 1.0, 0.5, 0, TABLE, "", precision)
 

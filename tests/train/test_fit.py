@@ -45,7 +45,7 @@ def stopped(run: Run, at: int, corpus: Tones | None = None, **changed: object) -
         train(run, config, Tones(hook=count))
 
 
-def test_it_learns_and_leaves_a_folder_that_tells_all(tmp_path: Path) -> None:
+def test_a_run_learns_and_its_folder_describes_it(tmp_path: Path) -> None:
     config = settings(steps=120, lr=0.03, log_every=10, ema=0.9)
     run = new_run(tmp_path / "run", config)
     standing = train(run, config)
@@ -66,7 +66,7 @@ def test_it_learns_and_leaves_a_folder_that_tells_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changed", [{}, {"accumulate": 3}, {"workers": 1}, {"precision": "bf16"}, {"optimizer": "muon"}], ids=str
 )
-def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path, changed: dict[str, Any]) -> None:
+def test_a_stopped_run_resumes_exactly(tmp_path: Path, changed: dict[str, Any]) -> None:
     if "precision" in changed and why_no_bf16():
         pytest.skip(why_no_bf16())
     whole = new_run(tmp_path / "whole", settings(**changed))
@@ -228,7 +228,7 @@ def torchrun(folder: Path, kill_rank: int = -1, kill_step: int = 0) -> subproces
     return subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120)
 
 
-def test_two_processes_one_killed_go_on_exactly(tmp_path: Path) -> None:
+def test_two_processes_of_which_one_was_killed_resume_exactly(tmp_path: Path) -> None:
     whole = torchrun(tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     assert len(losses(Run(tmp_path / "whole-next"))) == 4 + 4

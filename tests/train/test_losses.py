@@ -146,7 +146,7 @@ def test_compressed_spectra_hear_magnitude_and_phase() -> None:
     assert float(compressed(-x, x)) == pytest.approx(4 * (1 - MAGNITUDE) * _mean_power(x), rel=0.02)
 
 
-def test_what_is_heard_counts_low_frequencies_more() -> None:
+def test_the_heard_loss_weights_low_frequencies_more() -> None:
     x = noise(2, 1, 8192)
     assert float(heard(x, x)) == 0
     time = torch.arange(8192) / 16_000

@@ -53,7 +53,7 @@ def test_word_pieces_of_a_file(vocabulary: Path) -> None:
     assert used.encode("going home cat") == [2, 3, 4, 1]
 
 
-def test_a_file_that_is_no_vocabulary_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_file_that_is_not_a_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match=r"words.txt is not a WordPiece vocabulary"):
         read_tokens(str(tmp_path / "words.txt"), [])

@@ -161,23 +161,23 @@ class Recording {
   constructor(rate) {
     this.rate = rate;
     this.parts = [];
-    this.fresh = [];
+    this.pending = [];
     this.samples = this.count = 0;
   }
 
   push(x) {
-    this.fresh.push(encode("f32", [x]));
+    this.pending.push(encode("f32", [x]));
     this.samples += x.length;
     this.count += x.length;
     if (this.count >= PART * this.rate) {
-      this.parts.push(new Blob(this.fresh));
-      this.fresh = [];
+      this.parts.push(new Blob(this.pending));
+      this.pending = [];
       this.count = 0;
     }
   }
 
   wav() {
-    return new Blob([header("f32", this.rate, 1, 4 * this.samples), ...this.parts, ...this.fresh], { type: "audio/wav" });
+    return new Blob([header("f32", this.rate, 1, 4 * this.samples), ...this.parts, ...this.pending], { type: "audio/wav" });
   }
 }
 

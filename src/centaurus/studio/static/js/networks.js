@@ -87,15 +87,15 @@ function showTrained({ trained, layers }) {
     return element("option", { value: layer }, `${layer}: ${row.kind}, ${row.in} → ${row.out} channels at ${row.rate} Hz`);
   });
   byId("layer").replaceChildren(...options);
-  const found = trained.find(({ layer }) => layer === state.get("layer")) ?? trained[0];
-  byId("layer").value = found.layer;
-  showMemory(found);
-  showModes(found);
-  showPlane(found, layers[found.layer - 1].rate);
+  const chosen = trained.find(({ layer }) => layer === state.get("layer")) ?? trained[0];
+  byId("layer").value = chosen.layer;
+  showMemory(chosen);
+  showModes(chosen);
+  showPlane(chosen, layers[chosen.layer - 1].rate);
   const ends = (part) => time(part.t[part.db.findIndex((level) => level < -20)] ?? part.t.at(-1));
   byId("trained-text").textContent =
-    `99 % of the impulse response's energy comes within ${ends(found.after)} after training, ` +
-    `within ${ends(found.before)} as initialised. Solid and filled: trained; dashed and hollow: as initialised.`;
+    `99 % of the impulse response's energy comes within ${ends(chosen.after)} after training, ` +
+    `within ${ends(chosen.before)} as initialised. Solid and filled: trained; dashed and hollow: as initialised.`;
 }
 
 function axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel, yLabel }) {

@@ -132,7 +132,7 @@ export async function fetchJson(address) {
 
 const modules = new Map();
 
-// The bytes of a model's module, loaded once. progress is told the share that has come.
+// The bytes of a model's module, loaded once. progress is called with the share that has been received.
 export async function loadModule(name, progress = () => {}) {
   if (!modules.has(name)) {
     const load = fetchBytes(`models/${encodeURIComponent(name)}.wasm`, progress);

@@ -70,8 +70,8 @@ class Grid {
 
   async plan(equation, chosen) {
     const at = Object.keys(this.axes).map((index) => chosen.get(index) ?? this.axes[index][0]);
-    const found = this.plans[[equation, ...at].join("/")];
-    if (!found) throw new Error(`${equation} has no plan in the grid of this site.`);
+    const entry = this.plans[[equation, ...at].join("/")];
+    if (!entry) throw new Error(`${equation} has no plan in the grid of this site.`);
     const named = (plan) => ({ ...plan, summary: this.summaries[plan.summary] });
     const operands = read(this.equations[equation]);
     return {
@@ -79,10 +79,10 @@ class Grid {
       equation: this.equations[equation],
       sizes: Object.fromEntries(chosen),
       device: this.device,
-      plan: named(found.plan),
-      runners_up: found.runners_up.map(named),
-      named: Object.fromEntries(Object.entries(found.named).map(([name, plan]) => [name, named(plan)])),
-      rule: found.rule,
+      plan: named(entry.plan),
+      runners_up: entry.runners_up.map(named),
+      named: Object.fromEntries(Object.entries(entry.named).map(([name, plan]) => [name, named(plan)])),
+      rule: entry.rule,
     };
   }
 
@@ -111,8 +111,8 @@ const letters = (text = "") => [...text].filter((letter) => /[a-z]/i.test(letter
 const text = () => planner.equations[state.get("equation")] ?? state.get("equation");
 
 function indices() {
-  const found = new Set(read(text()).operands.flatMap(({ indices: letters }) => [...letters]));
-  return [..."btgijnm", ...[...found].sort()].filter((index, at, all) => found.has(index) && all.indexOf(index) === at);
+  const used = new Set(read(text()).operands.flatMap(({ indices }) => [...indices]));
+  return [..."btgijnm", ...[...used].sort()].filter((index, at, all) => used.has(index) && all.indexOf(index) === at);
 }
 
 function chosenSizes() {
@@ -249,11 +249,11 @@ async function drawMap() {
   for (const [row, value] of up.entries()) {
     const moved = chosenSizes().set(y, value);
     if (planner.fixed && (y === "i" || y === "j")) moved.set("i", value).set("j", value);
-    const found = await planner.row(equation, moved, x, across);
-    for (const { plan } of found) if (!plans.has(plan)) plans.set(plan, plans.size);
-    cells.push(found);
-    body.append(element("tr", {}, element("th", { scope: "row" }, String(value)), ...found.map((cell, k) => mapCell(cell, plans, found[k - 1]))));
-    if (row) markBelow(body.rows[row - 1], cells[row - 1], found);
+    const line = await planner.row(equation, moved, x, across);
+    for (const { plan } of line) if (!plans.has(plan)) plans.set(plan, plans.size);
+    cells.push(line);
+    body.append(element("tr", {}, element("th", { scope: "row" }, String(value)), ...line.map((cell, k) => mapCell(cell, plans, line[k - 1]))));
+    if (row) markBelow(body.rows[row - 1], cells[row - 1], line);
     say(`Map: ${row + 1} of ${up.length} rows.`);
   }
   showLegend(plans);

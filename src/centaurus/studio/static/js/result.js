@@ -44,19 +44,19 @@ export class Result {
   async save(share, progress = () => {}) {
     const width = this.sample === "s16" ? 2 : 4;
     const parts = [header(this.sample, this.fileRate, this.channels, this.frames * this.channels * width)];
-    let fresh = [];
+    let pending = [];
     let done = 0;
     for await (const { dry, wet } of this.pieces()) {
       const mixed = dry.map((x, c) => (share === 1 ? wet[c] : x.map((v, k) => v + share * (wet[c][k] - v))));
-      fresh.push(encode(this.sample, mixed));
+      pending.push(encode(this.sample, mixed));
       done += mixed[0].length;
-      if (fresh.length === 60) {
-        parts.push(new Blob(fresh)); // so that memory can go to disk
-        fresh = [];
+      if (pending.length === 60) {
+        parts.push(new Blob(pending)); // so that memory can go to disk
+        pending = [];
       }
       progress(done / this.frames);
     }
-    return new Blob([...parts, ...fresh], { type: "audio/wav" });
+    return new Blob([...parts, ...pending], { type: "audio/wav" });
   }
 
   // Cleaned samples at the network's rate.

@@ -30,7 +30,7 @@ export class Spectrogram {
     this.clear();
   }
 
-  // Empty, with room for so many columns.
+  // Clears the picture and makes room for this many columns.
   clear(width = WIDTH) {
     this.width = Math.max(1, Math.min(WIDTH, width));
     this.canvas.width = this.width;
@@ -77,9 +77,9 @@ export class Spectrogram {
   }
 
   scroll() {
-    const fresh = this.waiting.splice(0, Math.max(1, this.waiting.length - RESERVE));
-    this.context.drawImage(this.canvas, -fresh.length, 0);
-    fresh.forEach((levels, k) => this.draw(levels, this.width - fresh.length + k));
+    const columns = this.waiting.splice(0, Math.max(1, this.waiting.length - RESERVE));
+    this.context.drawImage(this.canvas, -columns.length, 0);
+    columns.forEach((levels, k) => this.draw(levels, this.width - columns.length + k));
     if (this.waiting.length) this.later(() => this.scroll());
   }
 

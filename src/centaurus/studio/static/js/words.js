@@ -33,18 +33,18 @@ slider(state, "threshold", (value) => `${Math.round(100 * value)} %`, (value) =>
 slider(state, "window", (value) => `${value} ms`, (value) => decoders?.change({ window: value / 1000 }));
 byId("wake").addEventListener("change", async ({ target }) => {
   state.set("wake", target.value);
-  const found = await models();
-  byId("model").textContent = running(found).map(({ name }) => name).join(", ");
-  if (job && found.wakes.length) say("The new wake word counts from the next recording on.");
+  const available = await models();
+  byId("model").textContent = running(available).map(({ name }) => name).join(", ");
+  if (job && available.wakes.length) say("The new wake word counts from the next recording on.");
 });
 
 async function models() {
-  const found = (await site()).models;
-  const classifiers = found.filter(({ task }) => task === "classifier").sort((a, b) => b.classes.length - a.classes.length);
+  const available = (await site()).models;
+  const classifiers = available.filter(({ task }) => task === "classifier").sort((a, b) => b.classes.length - a.classes.length);
   const [keyword, ...wakes] = classifiers; // the one with the most words; others know a wake word each
   if (!keyword) throw new Error("This site has no keyword model: its models/ folder holds no module of one.");
   const wake = wakes.find(({ classes }) => classes.includes(state.get("wake")));
-  return { keyword, wakes, wake, recognizer: found.find(({ task }) => task === "recognizer") };
+  return { keyword, wakes, wake, recognizer: available.find(({ task }) => task === "recognizer") };
 }
 
 const running = ({ keyword, recognizer, wake }) => [keyword, recognizer, wake].filter(Boolean);
@@ -219,14 +219,14 @@ function showCaptions(open) {
 
 // Words as captions that end at a pause or after six seconds.
 function lines(all) {
-  const found = [];
+  const lines = [];
   for (const word of all) {
-    const line = found.at(-1);
+    const line = lines.at(-1);
     const fits = line && word.start - line.at(-1).end < PAUSE && word.end - line[0].start <= LONGEST;
     if (fits) line.push(word);
-    else found.push([word]);
+    else lines.push([word]);
   }
-  return found;
+  return lines;
 }
 
 function vtt() {
@@ -361,14 +361,14 @@ action(byId("stop"), async () => {
 action(byId("save"), async () => download(new Blob([vtt()], { type: "text/vtt" }), "captions.vtt"));
 acceptFiles({ drop: byId("drop"), choose: byId("choose"), input: byId("file"), take: (file) => start(new FileJob(file)) });
 
-models().then((found) => {
-  const names = found.keyword.classes.filter((name) => !IGNORED.has(name));
-  const wakes = found.wakes.flatMap(({ classes }) => classes.filter((name) => !IGNORED.has(name)));
+models().then((available) => {
+  const names = available.keyword.classes.filter((name) => !IGNORED.has(name));
+  const wakes = available.wakes.flatMap(({ classes }) => classes.filter((name) => !IGNORED.has(name)));
   const choices = [...new Set([...wakes, ...names])];
   byId("vocabulary").textContent = `The words it knows: ${names.join(", ")}.`;
   byId("wake").append(...choices.map((name) => element("option", { value: name }, name)));
   if (!choices.includes(state.get("wake"))) state.values.wake = "";
   byId("wake").value = state.get("wake");
-  byId("model").textContent = running(found).map(({ name }) => name).join(", ");
-  decoders = new Decoders(found);
+  byId("model").textContent = running(available).map(({ name }) => name).join(", ");
+  decoders = new Decoders(available);
 }, showError);

@@ -44,7 +44,7 @@ class Load {
   }
 }
 
-// Cleans what comes in. Output 0 is heard: input or mixture, both late by the same time. The page gets both signals.
+// Denoises the input. Output 0 goes to the speakers: input or mixture, with the same delay. The page gets both signals.
 class DenoiserProcessor extends AudioWorkletProcessor {
   constructor({ processorOptions }) {
     super();

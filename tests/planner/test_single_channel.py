@@ -14,7 +14,7 @@ from tests.reference import convolve
 
 
 @pytest.mark.parametrize("tile_bytes", [1 << 24, 400])
-def test_every_plan_of_a_lone_channel_is_the_convolution(tile_bytes: int) -> None:
+def test_every_plan_of_a_single_channel_is_the_convolution(tile_bytes: int) -> None:
     torch.manual_seed(0)
     sizes = {"b": 3, "i": 1, "j": 4, "n": 2, "t": 37}
     u, e = torch.randn(3, 1, 37, dtype=torch.float64), torch.randn(4, 1, 2, dtype=torch.float64)
