@@ -41,10 +41,10 @@ from centaurus.train.optim import muon, set_rate
 from centaurus.train.perceptual import perceptual
 
 HELD_OUT = ("p232", "p257", "p286", "p287")  # test and validation speakers
-LR, WEIGHT_DECAY, CLIP = 2e-3, 0.02, 1.0
+LR, WEIGHT_DECAY, CLIP = 1.5e-3, 0.02, 1.0
 WARMUP, AVERAGE = 100, 0.9995  # updates; the moving average of the weights is what is saved
-ROWS, LENGTH, OWN = 16, 3 * 2**14, 0.42  # rows of three seconds in an update; 42 % are mixed here
-RESIDUAL, HEARD, PERCEPTUAL = 1.0, 4.0, 0.8
+ROWS, LENGTH, OWN = 16, 3 * 2**14, 0.32  # rows of three seconds in an update; 32 % are mixed here
+RESIDUAL, HEARD, PERCEPTUAL = 3.0, 3.0, 1.6
 
 
 @torch.no_grad()

@@ -81,10 +81,10 @@ class Mixer:
         if kind < 0.05:
             noisy = clean
         else:
-            noise = self.noise(rng)
+            alone = kind < 0.24
+            noise = self.mistakable(rng) if alone and rng.random() < 0.4 else self.noise(rng)
             if rng.random() < 0.2:
                 noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
-            alone = kind < 0.17
             noisy = at_level(noise, -20) if alone else at_snr(clean, noise, rng.uniform(-7, 18))
             clean = np.zeros_like(clean) if alone else clean
         if rng.random() < 0.3:
@@ -126,6 +126,13 @@ class Mixer:
             voices = [self.talk(rng) for _ in range(int(rng.integers(3, 9)))]
             return np.sum([x / (speech_rms(x) + TINY) * rng.uniform(0.4, 1) for x in voices], 0)
         return synthetic(rng, self.length)
+
+    def mistakable(self, rng: np.random.Generator) -> Samples:
+        """Effects, clicks, bursts or an engine: what is over before it is known, or has a pitch as voices have."""
+        if self.sources.effects is not None and rng.random() < 0.4:
+            return varied(rng, self._recorded(rng, self.sources.effects))
+        make = (_clicks, _bursts, _engine)[int(rng.integers(3))]
+        return make(rng, self.length).astype(np.float32)
 
     def _joined_pairs(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
         noisy, clean, at = [], [], 0
@@ -198,9 +205,8 @@ def through_microphone(rng: np.random.Generator, *signals: Samples) -> list[Samp
 
 
 def synthetic(rng: np.random.Generator, length: int) -> Samples:
-    """Coloured noise, hum and tones, or clicks as of keys and knocks."""
-    kind = rng.random()
-    make = _coloured if kind < 0.4 else _tones if kind < 0.65 else _clicks
+    """Coloured noise, hum and tones, clicks as of keys and knocks, bursts as of sneezes, or an engine."""
+    make = (_coloured, _tones, _clicks, _bursts, _engine)[int(rng.choice(5, p=(0.34, 0.2, 0.22, 0.1, 0.14)))]
     return make(rng, length).astype(np.float32)
 
 
@@ -241,3 +247,35 @@ def _clicks(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
         x[at : at + frames] += burst[: length - at]
         at += int(rng.exponential(2200)) + 300
     return x
+
+
+def _bursts(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
+    x, at = 0.003 * rng.standard_normal(length), int(rng.integers(0, RATE // 2))
+    while at < length:
+        frames = int(rng.uniform(0.08, 0.6) * RATE)
+        time = np.arange(frames) / frames
+        envelope = time ** rng.uniform(0.05, 1) * (1 - time) ** rng.uniform(0.5, 4)
+        burst = _resonant(rng, rng.standard_normal(frames)) * envelope
+        x[at : at + frames] += (burst * rng.uniform(0.2, 1) / (np.abs(burst).max() + 1e-9))[: length - at]
+        at += int(rng.exponential(0.7) * RATE) + RATE // 10
+    return x
+
+
+def _engine(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
+    knots = np.arange(0, length + RATE, int(rng.uniform(0.15, 1.5) * RATE))
+    octaves = np.interp(np.arange(length), knots, rng.uniform(-0.5, 0.5, len(knots)) * rng.uniform(0.02, 1))
+    turns = np.cumsum(10 ** rng.uniform(1.4, 2.5) * 2**octaves) / RATE  # 25 to 320 a second
+    strokes = rng.uniform(1 - rng.uniform(0, 0.7), 1, int(turns[-1]) + 2)  # no two are alike
+    pulses = strokes[turns.astype(int)] * np.exp(-(turns % 1) * rng.uniform(2, 12))
+    loud = np.interp(np.arange(length), knots, rng.uniform(1 - rng.uniform(0, 0.9), 1, len(knots)))
+    noise = rng.standard_normal(length) * (rng.uniform(0, 0.3) + rng.uniform(0, 1) * pulses)
+    return _resonant(rng, pulses - pulses.mean() + noise) * loud
+
+
+def _resonant(rng: np.random.Generator, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A signal through one to three resonances, beside itself."""
+    y = rng.uniform(0, 0.5) * x
+    for _ in range(int(rng.integers(1, 4))):
+        radius, angle = rng.uniform(0.8, 0.985), 10 ** rng.uniform(2.3, 3.7) * 2 * np.pi / RATE
+        y = y + lfilter([1 - radius], [1, -2 * radius * np.cos(angle), radius**2], x)
+    return y

@@ -1,0 +1,57 @@
+"""Mixtures for the denoiser's training: shapes, levels, and synthetic noise of every kind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from centaurus.data import Clip, Corpus, prepared
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import mixing
+from mixing import RATE, Mixer, Sources, rms
+
+KINDS = ("_coloured", "_tones", "_clicks", "_bursts", "_engine")
+
+
+def corpus(folder: Path, kind: str, seconds: float) -> Corpus:
+    clips = []
+    for k in range(3):
+        path = folder / f"{kind}{k}.wav"
+        soundfile.write(path, 0.1 * np.random.default_rng(k).standard_normal(round(seconds * RATE)), RATE)
+        clips.append(Clip(path, path.stem, labels={"kind": kind}))
+    return prepared(Corpus(kind, tuple(clips)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [RATE // 4, 3 * RATE])
+def test_synthetic_noise_is_finite_heard_and_a_function_of_the_seed(kind: str, length: int) -> None:
+    for seed in range(8):
+        x, again = (getattr(mixing, kind)(np.random.default_rng(seed), length) for _ in range(2))
+        assert x.shape == (length,)
+        assert np.isfinite(x).all()
+        assert rms(x) > 1e-4
+        assert np.array_equal(x, again)
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_batches_have_mixtures_and_noise_alone(tmp_path: Path, effects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    speech, noise = corpus(tmp_path, "speech", 2.0), corpus(tmp_path, "noise", 5.0)
+    some = corpus(tmp_path, "effect", 0.2) if effects else None
+    sources = Sources([(speech[1], speech[0])], [(speech, 1.0)], noise, None, some)
+    noisy, clean = Mixer(sources, RATE, own=1.0).batch(np.random.default_rng(0), 64)
+    assert noisy.shape == clean.shape == (64, 1, RATE)
+    assert noisy.dtype == clean.dtype == np.float32
+    assert np.isfinite(noisy).all()
+    levels = 20 * np.log10([rms(x) for x in noisy])
+    assert levels.min() > -37
+    assert levels.max() < -13
+    alone = ~clean.any(axis=(1, 2))
+    assert 0.08 < alone.mean() < 0.35  # nearly a fifth
+    assert (np.abs(noisy - clean).max(axis=(1, 2)) > 0)[alone].all()
