@@ -42,7 +42,7 @@ def lowered_by(choice: Choice, made: SSM) -> object:
     def run(g: Graph, u: Signal) -> Signal:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("centaurus.export.ssm.choose", lambda local, frames: choice)
-            return lower_ssm(g, made, u, "layer")
+            return lower_ssm(made, g, u, "layer")
 
     return run
 
@@ -78,7 +78,7 @@ def test_each_way_is_chosen_somewhere() -> None:
 def test_any_number_of_frames(frames: int) -> None:
     made = layer("bottleneck")
     u = torch.randn(3, 3, 2 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    found = run_pieces(lambda g, s: lower_ssm(g, made, s, "layer"), u.numpy(), frames)
+    found = run_pieces(lambda g, s: lower_ssm(made, g, s, "layer"), u.numpy(), frames)
     assert error(found, made(u).numpy()) < TOLERANCE
 
 
@@ -86,5 +86,5 @@ def test_any_number_of_frames(frames: int) -> None:
 def test_a_long_stream_does_not_drift() -> None:
     made, frames = layer("pointwise"), 16
     u = torch.randn(1, 3, 500 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    found, wanted = run_pieces(lambda g, s: lower_ssm(g, made, s, "layer"), u.numpy(), frames), made(u).numpy()
+    found, wanted = run_pieces(lambda g, s: lower_ssm(made, g, s, "layer"), u.numpy(), frames), made(u).numpy()
     assert error(found[..., -frames:], wanted[..., -frames:]) < TOLERANCE

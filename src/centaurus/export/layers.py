@@ -54,14 +54,13 @@ def lower(layer: Layer, g: Graph, u: Signal, name: str) -> Signal:
     raise TypeError(f"{name or 'this model'} is a {type(layer).__name__}, which cannot be exported to ONNX")
 
 
-@lower.register
-def _(layer: S6, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_s6(g, layer, u, name)
-
-
-@lower.register
-def _(layer: SSM, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_ssm(g, layer, u, name)
+lower.register(S6, lower_s6)
+lower.register(SSM, lower_ssm)
+lower.register(Analysis, lower_analysis)
+lower.register(Synthesis, lower_synthesis)
+lower.register(Compress, lower_compress)
+lower.register(Mel, lower_mel)
+lower.register(Delay, lower_delay)
 
 
 @lower.register
@@ -249,31 +248,6 @@ def _gelu(g: Graph, x: str, approximate: str) -> str:
     else:
         bent = g.node("Erf", g.multiply(x, g.constant(np.sqrt(0.5))))
     return g.multiply(g.multiply(x, g.constant(0.5)), g.add(bent, g.constant(1.0)))
-
-
-@lower.register
-def _(layer: Analysis, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_analysis(g, layer, u, name)
-
-
-@lower.register
-def _(layer: Synthesis, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_synthesis(g, layer, u, name)
-
-
-@lower.register
-def _(layer: Compress, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_compress(g, layer, u, name)
-
-
-@lower.register
-def _(layer: Mel, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_mel(g, layer, u, name)
-
-
-@lower.register
-def _(layer: Delay, g: Graph, u: Signal, name: str) -> Signal:
-    return lower_delay(g, layer, u, name)
 
 
 @lower.register

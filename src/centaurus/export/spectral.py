@@ -100,7 +100,7 @@ def bin_order(window: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.
     return place, channel
 
 
-def lower_analysis(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
+def lower_analysis(layer: Analysis, g: Graph, u: Signal, name: str) -> Signal:
     """Nodes of the short-time spectra of a signal of one channel."""
     x = _grouped_spectra(g, layer, u, name)
     y = g.node("Gather", x.name, g.constant(bin_order(layer.window, _columns(layer))[0]), axis=3)
@@ -132,7 +132,7 @@ def _grouped_spectra(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
     return Signal(g.reshape(x, 1, frames, groups * most), frames, groups * most)
 
 
-def lower_synthesis(g: Graph, layer: Synthesis, u: Signal, name: str) -> Signal:
+def lower_synthesis(layer: Synthesis, g: Graph, u: Signal, name: str) -> Signal:
     """Nodes of the overlap-add of the newest samples of every frame."""
     window, synthesis, hop, frames = layer.window, layer.synthesis, layer.step_samples, u.frames
     columns, _ = stages(window, synthesis)
@@ -176,7 +176,7 @@ def _overlaps(frames: int, overlaps: int) -> Array:
     return table
 
 
-def lower_compress(g: Graph, layer: Compress, u: Signal, name: str) -> Signal:
+def lower_compress(layer: Compress, g: Graph, u: Signal, name: str) -> Signal:
     """Nodes of compressed spectra."""
     relative, level = _over_level(g, layer, u, name)
     relative = g.add(relative, g.constant(RELATIVE_FLOOR))
@@ -187,7 +187,7 @@ def lower_compress(g: Graph, layer: Compress, u: Signal, name: str) -> Signal:
     return Signal(y, u.frames, 3 * layer.bins)
 
 
-def lower_mel(g: Graph, layer: Mel, u: Signal, name: str) -> Signal:
+def lower_mel(layer: Mel, g: Graph, u: Signal, name: str) -> Signal:
     """Nodes of mel bands."""
     relative, _ = _over_level(g, layer, u, name)
     filters = array(mel_filters(layer.bins, layer.bands, *layer.band)).T
@@ -240,7 +240,7 @@ def _over_level(g: Graph, layer: Leveling, u: Signal, name: str) -> tuple[str, s
     return g.node("Div", power, level), level
 
 
-def lower_delay(g: Graph, layer: Delay, u: Signal, name: str) -> Signal:
+def lower_delay(layer: Delay, g: Graph, u: Signal, name: str) -> Signal:
     """Nodes of a delay line."""
     frames = int(layer.delay)
     state = g.state(name, 1, frames, u.channels)

@@ -35,7 +35,7 @@ class Choice:
     seconds: float
 
 
-def lower_ssm(g: Graph, layer: SSM, u: Signal, name: str) -> Signal:
+def lower_ssm(layer: SSM, g: Graph, u: Signal, name: str) -> Signal:
     """Nodes of a layer; the result is a signal of as many frames."""
     local = Local(layer)
     before, after = local.before(), local.after()
@@ -237,7 +237,7 @@ def _spread(g: Graph, y: str, frames: int, q: int, shared: int, new: int) -> str
     return g.reshape(y, chunks, q, shared * new)
 
 
-def lower_s6(g: Graph, layer: S6, u: Signal, name: str) -> Signal:
+def lower_s6(layer: S6, g: Graph, u: Signal, name: str) -> Signal:
     """Add the nodes of a selective scan; all frames of a piece are computed together, the recurrence by doubling.
 
     A step in equations, with u one frame of ``in_channels`` values and x the state (in_channels, states):

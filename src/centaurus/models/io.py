@@ -1,7 +1,7 @@
 """Save and load: one safetensors file with the weights, and in its metadata the plain data that rebuilds the network.
 
 Format 1 holds the table of a network, format 2 any tree of the library's layers. Loading reads numbers and JSON and
-runs nothing from the file: only the layers named here are known, and what a file describes is built without memory
+runs nothing from the file: only the layers of this library are known, and what a file describes is built without memory
 and compared with its tensors before it gets any.
 """
 
@@ -20,37 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from centaurus import nn as library
 from centaurus.layer import Layer
 from centaurus.models.build import NETWORKS, Dense
 from centaurus.models.network import Network
 from centaurus.models.tables import Row
-from centaurus.nn import (
-    Activation,
-    Analysis,
-    AvgPool,
-    Block,
-    CausalConv,
-    Compress,
-    DCBlock,
-    Delay,
-    Down,
-    Dropout1d,
-    Gated,
-    Hourglass,
-    LayerNorm,
-    Leveled,
-    Lift,
-    Mask,
-    Mel,
-    Pointwise,
-    Residual,
-    RunningMean,
-    Serial,
-    SiLU,
-    Synthesis,
-    Up,
-    WindowedMean,
-)
+from centaurus.nn import Activation, Lift, Serial
 from centaurus.nn.stream import pack, unpack
 from centaurus.ssm import S6, SSM
 from centaurus.system import FileError, MissingModelError, find_model, shipped_models, write_file
@@ -60,12 +35,11 @@ SUFFIX = ".safetensors"
 MOST_SIZE = 1 << 20  # of a channel count, a window, a stack or any other number that a layer is built from
 MOST_LAYERS, MOST_DEPTH, MOST_TEXT = 4096, 64, 1000
 
-KINDS: tuple[type[Layer], ...] = (
-    *(Analysis, AvgPool, Block, CausalConv, Compress, DCBlock, Delay, Dense, Down, Dropout1d, Gated, Hourglass),
-    *(LayerNorm, Leveled, Lift, Mask, Mel, Pointwise, Residual, RunningMean, S6, SSM, Serial, SiLU, Synthesis, Up),
-    WindowedMean,
-)
+PUBLIC: tuple[type, ...] = tuple(x for name in library.__all__ if isinstance(x := getattr(library, name), type))
+CONCRETE = tuple(x for x in PUBLIC if issubclass(x, Layer) and not inspect.isabstract(x))
+KINDS: tuple[type[Layer], ...] = (S6, SSM, Dense, *CONCRETE)
 LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in KINDS}
+"""The layers that a file may name: S6, SSM and those of ``centaurus.nn``."""
 LIFTED: dict[type[nn.Module], tuple[str, ...]] = {  # torch modules that a file may name, and their arguments in it
     nn.Conv1d: ("in_channels", "out_channels", "bias"),
     nn.GELU: ("approximate",),
