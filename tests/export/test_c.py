@@ -115,6 +115,13 @@ def test_fewer_bits_are_smaller_and_less_exact(tmp_path: Path, monkeypatch: pyte
     assert 10 * fixed < half < coarse < 0.1
 
 
+@pytest.mark.parametrize("name", ["denoiser/spectral-32", "denoiser/hybrid", "kws-hybrid-2"])
+def test_a_step_divides_into_halves_of_about_the_same_work(name: str) -> None:
+    program = write.build(network(name).double(), 16 * network(name).hop, "fp32", "net").program
+    share = sum(program._work[: program.half()]) / sum(program._work)
+    assert 0.4 < share < 0.6
+
+
 class Other(Stateless):
     def run(self, u, state, keep):  # type: ignore[no-untyped-def]
         return u, ()

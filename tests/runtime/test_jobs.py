@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -49,3 +50,12 @@ def test_files_at_the_same_time_are_the_files_alone(tmp_path: Path) -> None:
         x = read(job.source)
         assert np.allclose(read(job.output).samples, denoise(x.samples, x.rate, exported("denoiser")), atol=1e-6)
     assert sum(heard) == pytest.approx(sum(read(job.source).seconds for job in jobs))
+
+
+def test_several_workers_have_a_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+    module = sys.modules[denoise_files.__module__]
+    monkeypatch.setattr(module, "FileDenoiser", lambda options: seen.append(options.threads))
+    for options, workers in ((Options(), 2), (Options(), 1), (Options(threads=3), 2)):
+        assert not list(denoise_files([], options, workers))
+    assert seen == [1, 1, None, 3, 3]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +16,9 @@ import torch
 import centaurus as ct
 from centaurus.export.c import write
 from centaurus.native.build import find_compiler
-from centaurus.runtime import Session, SessionError
+from centaurus.runtime import Session, SessionError, native
 from centaurus.runtime.denoise import FileDenoiser, Job, Options
+from centaurus.runtime.native import Native
 from tests.models.small import narrow
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler here")
@@ -71,6 +75,50 @@ def test_a_compiled_session_is_saved_restored_and_joined(folder: Path) -> None:
     alone = Session(folder / "step.c", engine="c")
     again.reset()
     np.testing.assert_array_equal(again.process(x)[1:], alone.process(x[1:]))
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Another thread that is always as far ahead as it may be."""
+
+    def submit(self, *given: Any) -> Future[Any]:
+        future = super().submit(*given)
+        wait([future])
+        return future
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["denoiser/spectral-32", "denoiser/hybrid", "kws-hybrid-2"])
+def test_two_threads_give_what_one_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, however the signal is cut, and from whichever state it goes on."""
+    monkeypatch.setattr(write, "SECONDS", 0.05)
+    torch.manual_seed(6)
+    net = narrow(name).eval()
+    ct.export_c(net, tmp_path / "step.c", chunk=2 * net.hop)
+    one, two = (Session(tmp_path / "step.c", 2, threads, "c") for threads in (1, 2))
+    monkeypatch.setattr(native, "ThreadPoolExecutor", AtOnce)
+    runs: list[int] = []
+    by_two = Native.run_steps
+    monkeypatch.setattr(Native, "run_steps", lambda self, *given: runs.append(given[-1]) or by_two(self, *given))
+    chunk = one.settings.chunk
+    x = noise(2, 61 * chunk + 5)
+    ends = [3, 9 * chunk + 1, 9 * chunk + 7, 10 * chunk, 27 * chunk + 2, x.shape[1]]
+    for start, end in pairwise([0, *ends]):
+        np.testing.assert_array_equal(two.process(x[:, start:end]), one.process(x[:, start:end]))
+        one.restore(two.save())
+    np.testing.assert_array_equal(two.flush(), one.flush())
+    np.testing.assert_array_equal(two.process(x), one.process(x))
+    assert runs == [9, 17, 34, 61]
+
+
+@needs_compiler
+def test_a_step_without_halves_runs_on_one_thread(folder: Path, tmp_path: Path) -> None:
+    """As written by earlier versions."""
+    source = (folder / "step.c").read_text(encoding="utf-8")
+    (tmp_path / "step.c").write_text(source.replace("#define CT_HALVES\n", ""), encoding="utf-8")
+    (tmp_path / "step.h").write_bytes((folder / "step.h").read_bytes())
+    x = noise(20_000)
+    old, new = (Session(path / "step.c", threads=2, engine="c") for path in (tmp_path, folder))
+    np.testing.assert_array_equal(old.process(x), new.process(x))
 
 
 def test_without_a_compiler_it_is_onnxruntime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +180,21 @@ def test_a_long_file_is_denoised_by_a_compiled_step(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(write, "SECONDS", 0.1)
     ct.export_onnx(net, tmp_path / "model.onnx")
     ct.save(net, tmp_path / "model.safetensors")
-    x = noise(16_000)
+    x = noise(48_000)
     soundfile.write(tmp_path / "x.wav", x, 16_000, subtype="FLOAT")
-    monkeypatch.setattr(sys.modules[FileDenoiser.__module__], "LONG", 0.5)
+    module = sys.modules[FileDenoiser.__module__]
+    monkeypatch.setattr(module, "LONG", 0.5)
+    monkeypatch.setattr(module, "TWO", 2)
+    pipelines: list[object] = []
+    by_two = Native.run_steps
+    monkeypatch.setattr(Native, "run_steps", lambda *given: pipelines.append(given) or by_two(*given))
     made = {}
-    for engine in ("auto", "onnxruntime"):
-        options = Options(str(tmp_path / "model.onnx"), engine=engine)
-        job = Job(tmp_path / "x.wav", tmp_path / f"{engine}.wav")
-        denoiser = FileDenoiser(options)
-        denoiser.run(job)
-        made[engine] = soundfile.read(job.output)[0]
+    for name, engine, threads in (("auto", "auto", None), ("one", "auto", 1), ("onnxruntime", "onnxruntime", None)):
+        job = Job(tmp_path / "x.wav", tmp_path / f"{name}.wav")
+        FileDenoiser(Options(str(tmp_path / "model.onnx"), threads=threads, engine=engine)).run(job)
+        made[name] = soundfile.read(job.output)[0]
+        assert len(pipelines) == 1  # by the first
+    np.testing.assert_array_equal(made["auto"], made["one"])
     with torch.no_grad():
         whole = net(torch.from_numpy(x)[None, None])[0, 0].numpy()
     assert made["auto"].shape == whole.shape

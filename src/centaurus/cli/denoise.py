@@ -43,7 +43,16 @@ def denoise(
     raw: listening.Raw = None,
     rate: listening.Rate = None,
     channels: listening.Channels = 1,
-    threads: listening.Threads = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=listening.CORES,
+            clamp=True,
+            help="Threads of the network, at most as many as cores.",
+            show_default="2 for a single long file, else 1",
+        ),
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(help="onnxruntime; c: the model compiled by a C compiler; auto: c for files from 15 minutes on."),

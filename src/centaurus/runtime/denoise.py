@@ -28,6 +28,8 @@ LONGEST = 60  # seconds: more would be a blur
 SETTLED = 4  # seconds after which resamplers and chunks have shown how far they lag behind
 LONG = 900  # seconds of a file from which on compiling a step takes less time than it saves
 HOPS = 16  # in a compiled step for files: weights are read once for all of them
+TWO = min(2, os.cpu_count() or 1)  # threads of a compiled step for one long file
+PIECE = 30.0  # seconds of a long file at a time: a hundred steps, of which two threads waste the first and last few
 SHORTEST = 1024  # samples: less has no spectrum
 Block = NDArray[np.float32]
 
@@ -226,18 +228,24 @@ class Options:
     model: str = "denoise-16k"
     mix: float = 1.0
     attn_limit_db: float | None = None
-    threads: int = 1
+    threads: int | None = None  # of the network; None: two for a compiled step where there are two cores, else one
     engine: str = "auto"  # "c" or "onnxruntime"; "auto" compiles the model for long files where that is possible
     band: Band = "full"  # what lies above the network's band is scaled; "narrow" removes it
+
+    def compiles(self, seconds: float) -> bool:
+        """Whether a file of that length is worth a compiled step."""
+        return self.engine == "c" or (self.engine == "auto" and seconds >= LONG)
 
     def open(self, rate: int, channels: int, seconds: float = 0.0) -> Denoiser:
         """A denoiser for sound of that kind and length."""
         if self.engine not in ("auto", *ENGINES):
             raise ValueError(f"engine should be one of auto, {', '.join(ENGINES)}, got {self.engine!r}")
         model: str | Session = self.model
-        if self.engine == "c" or (self.engine == "auto" and seconds >= LONG):
-            model = Session(self.model, channels, self.threads, "c", HOPS)
-        return Denoiser(model, rate, channels, self.mix, self.attn_limit_db, self.threads, band=self.band)
+        if self.compiles(seconds):
+            session = Session(self.model, channels, TWO if self.threads is None else self.threads, "c", HOPS)
+            model = session if session.engine == "c" else model
+        threads = 1 if self.threads is None else self.threads
+        return Denoiser(model, rate, channels, self.mix, self.attn_limit_db, threads, band=self.band)
 
 
 @dataclass(frozen=True)
@@ -350,13 +358,28 @@ class FileDenoiser:
         """One file: whole in the end, or not there."""
         source = open_source(job.source)
         seconds = (source.frames or 0) / source.rate
-        key = (source.rate, source.channels, seconds >= LONG)
+        compiled = self.options.compiles(seconds)
+        key = (source.rate, source.channels, compiled)
         denoiser = self._ready.pop(key, None) or self.options.open(source.rate, source.channels, seconds)
+        if compiled:
+            source = replace(source, blocks=in_pieces(source.blocks, round(PIECE * source.rate)))
         make_folder(job.output.parent)
         with open_sink(job, source.layout, source.frames, overwrite) as sink:
             report = denoise_stream(source, sink, denoiser, str(job.output), on_seconds)
         self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something
         return report
+
+
+def in_pieces(blocks: Iterable[Block], samples: int) -> Iterator[Block]:
+    """Blocks put together to pieces of at least that many samples; the last may be shorter."""
+    piece: list[Block] = []
+    for block in blocks:
+        piece.append(block)
+        if sum(part.shape[1] for part in piece) >= samples:
+            yield np.concatenate(piece, axis=1)
+            piece = []
+    if piece:
+        yield np.concatenate(piece, axis=1)
 
 
 def denoise_files(
@@ -366,7 +389,12 @@ def denoise_files(
     overwrite: bool = False,
     on_seconds: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[tuple[Job, Report | Exception]]:
-    """Every job with its report or its error, as they finish, by ``workers`` threads with a session each."""
+    """Every job with its report or its error, as they finish, by ``workers`` threads with a session each.
+
+    Several workers keep the cores busy: their networks have one thread each unless ``options`` say otherwise.
+    """
+    if workers > 1 and options.threads is None:
+        options = replace(options, threads=1)
     idle: SimpleQueue[FileDenoiser] = SimpleQueue()
     for _ in range(workers):
         idle.put(FileDenoiser(options))

@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from centaurus.native.build import find_compiler
 from centaurus.runtime.modelfile import KEY, WEIGHTS, SessionError, Settings, find_model, read_settings
-from centaurus.runtime.native import SOURCE, Binding, Native, find_source, open_native
+from centaurus.runtime.native import GROUP, SOURCE, Binding, Native, find_source, open_native
 from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
 from centaurus.runtime.shapes import step_cost
 from centaurus.tasks import TASKS
@@ -68,6 +68,8 @@ class Session:
     streams that advance together; a stream may ``join`` a free row and ``leave`` it. States, input and output live in
     arrays that are made once: a step allocates nothing but its result. ``engine="c"`` runs a step of ``hops`` compiled
     by the C compiler that is there, where the model has one (docs/devices.md), else onnxruntime; ``engine`` says which.
+    ``threads`` are those of onnxruntime (0: one for each core). A compiled step uses two where there are more than one
+    and a piece has many steps, with the same results.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class Session:
         self.engine = "onnxruntime" if native is None else "c"
         self._engine, self.settings = native or _open(find_model(model), batch, threads)
         self.batch, self.threads = batch, threads
+        halves = isinstance(self._engine, Native) and self._engine.halves
+        self._by_two = self._engine if halves and threads != 1 else None
         self._single = batch == 1
         self._waiting, self._turn = 0, 0  # samples that do not fill a chunk yet, and which states are the next step's
         self.samples = [0] * batch
@@ -101,23 +105,30 @@ class Session:
         They come as (features, frames) or (batch, features, frames); a denoiser's as (t,) or (batch, t).
         """
         piece = self._piece(x)
-        chunk, total = self.settings.chunk, self._waiting + piece.shape[1]
-        frames = self.settings.frames(chunk)
-        output = np.empty((self.batch, self.settings.features, total // chunk * frames), np.float32)
-        taken = 0
-        for step in range(total // chunk):
-            missing = chunk - self._waiting
-            self._audio[:, 0, self._waiting :] = piece[:, taken : taken + missing]
-            taken += missing
-            self._waiting = 0
-            self._run(self._arrays.bindings[self._turn])
-            self._turn = 1 - self._turn
-            output[..., step * frames : (step + 1) * frames] = self._output
+        chunk, steps = self.settings.chunk, (self._waiting + piece.shape[1]) // self.settings.chunk
+        output = np.empty((self.batch, self.settings.features, steps * self.settings.frames(chunk)), np.float32)
+        taken = max(0, steps * chunk - self._waiting)
+        if self._by_two is None or steps < 2 * GROUP:
+            self._one_by_one(piece[:, :taken], output, steps)
+        else:
+            whole = np.concatenate([self._audio[:, 0, : self._waiting], piece[:, :taken]], axis=1)
+            self._by_two.run_steps(whole, output, self._states[self._turn][0], steps)
+        self._waiting = 0 if steps else self._waiting
         rest = piece.shape[1] - taken
         self._audio[:, 0, self._waiting : self._waiting + rest] = piece[:, taken:]
         self._waiting += rest
         self.samples = [n + piece.shape[1] for n in self.samples]
         return self._shaped(output, self._single)
+
+    def _one_by_one(self, piece: Samples, output: Samples, steps: int) -> None:
+        """Run the steps that a piece completes together with what is waiting."""
+        waiting, frames = self._waiting, self.settings.frames(self.settings.chunk)
+        for step in range(steps):
+            start = step * self.settings.chunk - self._waiting
+            self._audio[:, 0, waiting:] = piece[:, max(0, start) : start + self.settings.chunk]
+            self._run(self._arrays.bindings[self._turn])
+            self._turn, waiting = 1 - self._turn, 0
+            output[..., step * frames : (step + 1) * frames] = self._output
 
     def step(self, rows: Sequence[int], x: Samples) -> Samples:
         """Advance some rows by one chunk, x (rows, chunk), and leave the others as they are; their frames.

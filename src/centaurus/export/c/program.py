@@ -45,6 +45,7 @@ class Program:
         self.weights = weights
         self.state_floats = 0
         self.lines: list[str] = []
+        self._work: list[int] = []  # multiplications of every call, where there are many
         self._kernels: set[str] = set()
         self._constants: dict[bytes, int] = {}
         self._constant_values: list[NDArray[np.float32]] = []
@@ -53,9 +54,10 @@ class Program:
         self._table_numbers = 0
         self._buffers: list[int] = []
 
-    def call(self, kernel: str, *arguments: object) -> None:
-        """Call a kernel of kernels.c by its name."""
+    def call(self, kernel: str, *arguments: object, work: int = 0) -> None:
+        """Call a kernel of kernels.c by its name; ``work`` is how often it multiplies, if that is what takes time."""
         self._kernels.add(kernel)
+        self._work.append(work)
         self.lines.append(f"ct_{kernel}({', '.join(map(_text, arguments))});")
 
     def constant(self, x: Any) -> str:
@@ -92,7 +94,7 @@ class Program:
         self._tables.append(packed)
         bias_at = 0 if bias is None else self.constant(np.pad(bias, (0, wide - n)))
         scale_at = 0 if scale is None else self.constant(scale)
-        self.call("product", x.at, f"weights + {at}", scale_at, bias_at, y.at, x.frames, k, n)
+        self.call("product", x.at, f"weights + {at}", scale_at, bias_at, y.at, x.frames, k, n, work=x.frames * k * n)
         return y
 
     def _packed(self, table: Array) -> tuple[Array | None, NDArray[Any]]:
@@ -123,6 +125,10 @@ class Program:
     def constants(self) -> NDArray[np.float32]:
         """All constants, with numbers behind the last that a vector may read."""
         return np.concatenate([*self._constant_values, np.zeros(SLACK, np.float32)])
+
+    def half(self) -> int:
+        """The number of calls, from the first on, that take about half of the work."""
+        return 1 + int(np.abs(2 * np.cumsum(self._work[:-1]) - sum(self._work)).argmin())
 
     def placed(self) -> tuple[list[str], int]:
         """The calls with every buffer at its place, and the floats that all of them take."""

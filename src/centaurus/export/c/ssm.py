@@ -20,6 +20,8 @@ from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _phases
 
 Complex = NDArray[np.complex128]
+MULTIPLICATIONS = 6  # of a state in a frame: by a complex pole, and by its weight
+SELECTIVE = 15  # of one of a selective scan, whose pole is an exponential
 SUM_COST = 1.0  # adding up the lanes of a vector, against advancing one vector of states
 
 
@@ -68,6 +70,7 @@ def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
     program.call(
         *("selective", u.at, raw.at, wide.at, y.at, u.frames, channels, width, rank, wide.channels, rates),
         *(program.constant(columns(weights)), program.state(channels * width)),
+        work=SELECTIVE * u.frames * channels * width,
     )
     return y if layer.M is None else program.product(y, array(layer.M).T)
 
@@ -115,11 +118,11 @@ def _channels(program: Program, modes: Modes, v: Signal, y: Signal, driven: bool
     poles, weights = (_padded(x.reshape(shared, others), lanes, 0) for x in modes)
     table = _numbers(poles, weights).reshape(4, lanes // GROUP, GROUP, others).transpose(1, 3, 0, 2)
     table_at, state = program.constant(table), program.state(2 * lanes * others)
-    sizes = (v.frames, shared, others)
+    sizes, work = (v.frames, shared, others), MULTIPLICATIONS * v.frames * modes.poles.size
     if driven or read:
-        program.call("complex_channels", v.at, y.at, *sizes, table_at, state, int(driven), int(read))
+        program.call("complex_channels", v.at, y.at, *sizes, table_at, state, int(driven), int(read), work=work)
     else:
-        program.call("channels", v.at, y.at, *sizes, table_at, state)
+        program.call("channels", v.at, y.at, *sizes, table_at, state, work=work)
 
 
 def _crossed(program: Program, modes: Modes, v: Signal, y: Signal, driven: bool, read: bool) -> None:
@@ -140,7 +143,8 @@ def _crossed(program: Program, modes: Modes, v: Signal, y: Signal, driven: bool,
         kernel = "summed"
     table_at, state = program.constant(table), program.state(table.size // 2)
     flags = (int(driven), int(read)) if driven or read else ()
-    program.call(kernel, v.at, y.at, v.frames, shared, summed, new, chains, table_at, state, *flags)
+    sizes, work = (v.frames, shared, summed, new, chains), MULTIPLICATIONS * v.frames * modes.poles.size
+    program.call(kernel, v.at, y.at, *sizes, table_at, state, *flags, work=work)
 
 
 def _numbers(poles: Complex, weights: Complex) -> Array:

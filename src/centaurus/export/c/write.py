@@ -162,8 +162,10 @@ class Step(NamedTuple):
         ]
         if "ct_product" in "".join(self.lines):
             parts.append(_table("ct_w", "weights", self.program.tables()))
-        body = "\n".join(f"  {line}" for line in self.lines)
-        parts.append(SOURCE.format(body=body, settings=_literal(json.dumps(self.settings)), **self._numbers()))
+        half = self.program.half()
+        first, second = ("\n".join(f"  {line}" for line in lines) for lines in (self.lines[:half], self.lines[half:]))
+        settings = _literal(json.dumps(self.settings))
+        parts.append(SOURCE.format(first=first, second=second, settings=settings, **self._numbers()))
         return "\n".join(parts)
 
     def _title(self) -> str:
@@ -318,9 +320,23 @@ void {prefix}_init(void *state) {{
   for (k = 0; k < {block_floats}; k++) s[k] = 0.0f;
 }}
 
+/* The two halves of a step share no state: while one thread runs the second half, another may begin the next step,
+   with a scratch area t of its own. */
+#define CT_HALVES
+static void {prefix}_first(float *s, float *t, const float *in) {{
+  (void)s;
+{first}
+}}
+
+static void {prefix}_second(float *s, float *t, float *out) {{
+  (void)s;
+{second}
+}}
+
 void {prefix}_step(void *state, const float *in, float *out) {{
   float *s = (float *)state, *t = s + {state_floats};
-{body}
+  {prefix}_first(s, t, in);
+  {prefix}_second(s, t, out);
 }}
 
 #ifdef __wasm__
