@@ -82,12 +82,12 @@ class UpperBand:
         rows = self._waiting[:, :, : used + TAPS - 1].reshape(2 * self._channels, -1)
         top = np.stack([np.convolve(row, self._filter, "valid") for row in rows])
         powers = np.square(top, dtype=np.float64).reshape(2, self._channels, frames, FRAME).mean(axis=-1)
-        gains = np.empty((self._channels, frames))
+        means = (1 - self._keep) * np.moveaxis(powers, 2, 0)
         for k in range(frames):
-            self._power = self._keep * self._power + (1 - self._keep) * powers[:, :, k]
-            before, after = self._power + SILENT
-            gains[:, k] = np.sqrt(np.minimum(after / before, 1.0))
-        self._gains = np.concatenate([self._gains, gains], axis=1)
+            means[k] += self._keep * self._power
+            self._power = means[k]
+        before, after = np.moveaxis(means, 0, 2) + SILENT
+        self._gains = np.concatenate([self._gains, np.sqrt(np.minimum(after / before, 1.0))], axis=1)
         self._waiting = self._waiting[:, :, used:]
 
 
