@@ -59,6 +59,7 @@ bench: setup
 	$(BIN)/python bench/networks.py
 	$(BIN)/python bench/training.py
 	$(BIN)/python bench/realtime.py
+	$(BIN)/python bench/long_file.py
 
 # The WebAssembly modules against onnxruntime-web, in Node.
 bench-web:

@@ -1,8 +1,10 @@
 """Exported models step by step on one pinned core, as a device would run them, against the bars set for them.
 
-    python bench/realtime.py [--seconds 6] [--core 0] [--out docs/speed/realtime] [--page docs/speed.md]
+    python bench/realtime.py [--seconds 6] [--core 0] [--folder F] [--out docs/speed/realtime] [--page docs/speed.md]
 
-Weights are random: they make no difference to the time. Writes JSON and a plot, and the table into the page.
+Times are processor time of the one thread, which other work on the machine stretches little; --wall takes the clock.
+Weights are random: they make no difference to the time. Models are exported and compiled before anything is timed, into
+a folder if one is named, which a later run takes them from. Writes JSON and a plot, and the table into the page.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import argparse
 import json
 import os
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +26,13 @@ from centaurus.cli.bench import time_torch
 from centaurus.export.c import export_c
 from centaurus.export.write import build as exported
 from centaurus.models import build
-from centaurus.runtime.native import find_compiler
+from centaurus.native.build import find_compiler
 from centaurus.runtime.session import Session
 from centaurus.runtime.timing import summary, time_steps, weigh
 from centaurus.system import plot_style
 
+COMPILED = 20e6  # bytes of an ONNX file up to which the step is compiled: gcc reads ten times as much text
+COLOURS = 7  # of the style's cycle
 MARKS = "<!-- realtime -->\n", "<!-- /realtime -->\n"
 
 
@@ -46,37 +52,55 @@ CASES = [
     Case("denoiser/hybrid", 2048),
     Case("denoiser/hybrid-slim", 256),
     Case("denoiser/spectral", 128, rtf=0.02, c_rtf=0.005),
+    Case("denoiser/spectral-32", 256, rtf=0.02, c_rtf=0.005),
     Case("kws-hybrid-2", 2048, rtf=0.005, c_rtf=0.001),
     Case("kws-hybrid-8", 2048),
     Case("recognizer/base", 2560, rtf=0.25),
 ]
 
 
-def measure(case: Case, seconds: float, folder: Path) -> dict[str, Any]:
-    """Figures of a case, with torch step by step on the same core beside them."""
-    net = build(case.network).eval()
-    path = folder / "model.onnx"
-    path.write_bytes(exported(net.double(), case.chunk, case.network, None))
-    memory = weigh(path)
-    session = Session(path)
-    spent = time_steps(session.process, case.chunk, seconds)
-    compiled = None
-    if find_compiler() is not None:
-        export_c(net, folder / "model.c", case.chunk)
-        native = Session(folder / "model.c", engine="c")
-        compiled = summary(case.network, native.settings, time_steps(native.process, case.chunk, seconds)).json()
-    timing = summary(case.network, session.settings, spent)
-    eager = time_torch(net, path, seconds / 4)
-    quantiles = np.quantile(1e3 * spent, np.linspace(0, 1, 201))
-    return {
-        "case": case._asdict(),
-        "onnxruntime": timing.json(),
-        "c": compiled,
-        "torch": eager.json(),
-        "memory_mb": None if memory is None else memory / 1e6,
-        "file_mb": path.stat().st_size / 1e6,
-        "quantiles_ms": [round(float(ms), 4) for ms in quantiles],
-    }
+def prepare(case: Case, folder: Path) -> Path:
+    """The folder with a case's ONNX file, and its step in C and compiled where that takes no minutes."""
+    place = folder / f"{case.network.replace('/', '-')}-{case.chunk}"
+    if not (place / "model.onnx").exists():
+        net = build(case.network).eval().double()
+        data = exported(net, case.chunk, case.network, None)
+        place.mkdir(parents=True, exist_ok=True)
+        if find_compiler() is not None and len(data) < COMPILED:
+            export_c(net, place / "model.c", case.chunk)
+            Session(place / "model.c", engine="c")
+        (place / "model.onnx").write_bytes(data)
+    return place
+
+
+class Opened:
+    """A case with everything that is timed open: onnxruntime, the compiled step if there is one, and torch."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.path = case, folder / "model.onnx"
+        self.memory = weigh(self.path)
+        self.session = Session(self.path)
+        self.native = Session(folder / "model.c", engine="c") if (folder / "model.c").exists() else None
+        self.net = build(case.network).eval()
+
+    def measure(self, seconds: float, clock: Callable[[], float]) -> dict[str, Any]:
+        """Figures of the case."""
+        name, settings = self.case.network, self.session.settings
+        spent = time_steps(self.session.process, self.case.chunk, seconds, clock)
+        compiled = None
+        if self.native is not None:
+            steps = time_steps(self.native.process, self.case.chunk, seconds, clock)
+            compiled = summary(name, self.native.settings, steps).json()
+        quantiles = np.quantile(1e3 * spent, np.linspace(0, 1, 201))
+        return {
+            "case": self.case._asdict(),
+            "onnxruntime": summary(name, settings, spent).json(),
+            "c": compiled,
+            "torch": time_torch(self.net, settings, seconds / 4, clock).json(),
+            "memory_mb": None if self.memory is None else self.memory / 1e6,
+            "file_mb": self.path.stat().st_size / 1e6,
+            "quantiles_ms": [round(float(ms), 4) for ms in quantiles],
+        }
 
 
 def table(points: list[dict[str, Any]]) -> str:
@@ -114,11 +138,12 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
 
     with plt.style.context(plot_style()):
         figure, axes = plt.subplots(figsize=(8, 3.8))
-        for point in sorted(points, key=lambda p: -p["onnxruntime"]["rtf"]):
+        for k, point in enumerate(sorted(points, key=lambda p: -p["onnxruntime"]["rtf"])):
             t = point["onnxruntime"]
             duration = 1e3 * t["chunk"] / t["rate"]
             shares = 100 * np.array(point["quantiles_ms"]) / duration
-            axes.plot(np.linspace(0, 100, len(shares)), shares, label=f"{t['name']}, {duration:g} ms")
+            line = "-" if k < COLOURS else "--"
+            axes.plot(np.linspace(0, 100, len(shares)), shares, line, label=f"{t['name']}, {duration:g} ms")
         axes.set(yscale="log", xlabel="percentile of steps", ylabel="time of a step over its audio, %")
         axes.legend(title="network, chunk", loc="upper left", bbox_to_anchor=(1, 1))
         axes.axhline(100.0, color="black", linewidth=0.8)
@@ -131,16 +156,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--wall", action="store_true")
     parser.add_argument("--out", default="docs/speed/realtime")
     parser.add_argument("--page", default="docs/speed.md")
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        points = [measure(case, options.seconds, Path(folder)) for case in CASES]
+    with tempfile.TemporaryDirectory() as temporary:
+        cases = [Opened(case, prepare(case, options.folder or Path(temporary))) for case in CASES]
+        clock = time.perf_counter if options.wall else time.thread_time
+        points = [case.measure(options.seconds, clock) for case in cases]
     out, page = Path(options.out), Path(options.page)
     out.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"onnxruntime": onnxruntime.__version__, "torch": torch.__version__, "threads": 1}
+    machine = {"onnxruntime": onnxruntime.__version__, "torch": torch.__version__, "threads": 1, "wall": options.wall}
     out.with_suffix(".json").write_text(json.dumps({"machine": machine, "cases": points}, indent=1))
     plot(points, out.with_suffix(".png"))
     print(table(points))

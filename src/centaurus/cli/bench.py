@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from centaurus.cli.networks import check_file, network
 
 if TYPE_CHECKING:
     from centaurus.layer import Layer
+    from centaurus.runtime.modelfile import Settings
     from centaurus.runtime.timing import Timing
 
 
@@ -55,7 +57,7 @@ def bench(
             rows.append(time_session(path, 0, seconds, f"{cores} threads"))
         net = _network(model, path)
         if net is not None:
-            rows.append(time_torch(net, path, seconds))
+            rows.append(time_torch(net, settings, seconds))
         memory, size = weigh(path), path.stat().st_size
     algorithmic = 1e3 * settings.latency / settings.rate
     if json:
@@ -149,20 +151,20 @@ def _network(model: str, path: Path) -> Layer | None:
     return network(model)
 
 
-def time_torch(net: Layer, path: Path, seconds: float) -> Timing:
+def time_torch(
+    net: Layer, settings: Settings, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> Timing:
     """The network step by step in torch on one thread, with its tables made once."""
     import torch
 
     from centaurus.nn import Stream
-    from centaurus.runtime.session import Session
     from centaurus.runtime.timing import summary, time_steps
 
-    settings = Session(path).settings
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         live = Stream(net.float())
-        spent = time_steps(lambda x: live(torch.from_numpy(x)[None, None]), settings.chunk, seconds)
+        spent = time_steps(lambda x: live(torch.from_numpy(x)[None, None]), settings.chunk, seconds, clock)
     finally:
         torch.set_num_threads(before)
     return summary("torch, 1 thread", settings, spent)
