@@ -134,12 +134,14 @@ def test_lifted_modules_are_exported(module: nn.Module, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_lifted_saved_or_exported_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="LSTM, mixes frames"):
+    with pytest.raises(ValueError, match="a LSTM mixes frames"):
         Lift(nn.LSTM(2, 2))
     with pytest.raises(ValueError, match="Conv1d, mixes frames"):
         Lift(nn.Sequential(nn.Conv1d(2, 2, 3)))
-    with pytest.raises(ValueError, match=r"Linear, mixes frames .* last axis, which is time.*: use Pointwise\(4, 2\)"):
+    with pytest.raises(ValueError, match=r"a Linear mixes frames .* last axis, which is time.*: use Pointwise\(4, 2\)"):
         Lift(nn.Linear(4, 2))
+    with pytest.raises(TypeError, match=r"got Linear: use Pointwise\(4, 2\)"):
+        Serial(nn.Linear(4, 2))
     with pytest.raises(ValueError, match=r"1, a LayerNorm, mixes frames .* use ct\.nn\.LayerNorm"):
         Lift(nn.Sequential(nn.GELU(), nn.LayerNorm(16)))
     with pytest.raises(TypeError, match="a centaurus layer already"):

@@ -83,6 +83,8 @@ def _advice(layer: object) -> str:
     """Return what to use instead of a torch module."""
     if isinstance(layer, nn.Sequential | nn.ModuleList):
         return ": pass its layers to Serial"
+    if isinstance(layer, nn.Linear):
+        return f": use Pointwise({layer.in_features}, {layer.out_features}), which acts on the channels of every frame"
     return ": a torch module without memory goes into Lift(module)" if isinstance(layer, nn.Module) else ""
 
 

@@ -236,8 +236,8 @@ class Lift(Stateless):
             raise TypeError(f"Lift takes a torch module, got {type(module).__name__}")
         for name, inside in module.named_modules():
             if instead := _instead(inside):
-                where = f"{name}, a " if name else ""
-                raise ValueError(f"{where}{type(inside).__name__}, mixes frames and cannot be lifted: {instead}")
+                what = f"{name}, a {type(inside).__name__}," if name else f"a {type(inside).__name__}"
+                raise ValueError(f"{what} mixes frames and cannot be lifted: {instead}")
         self.module = module
         if isinstance(module, nn.Conv1d):
             products = module.in_channels * module.out_channels
