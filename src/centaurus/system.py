@@ -94,7 +94,7 @@ def replacing(
 def is_reserved(name: str) -> bool:
     """Return whether Windows takes a file of this name for a device or a hidden stream, so that its contents are lost.
 
-    A device has any suffix (``nul.wav``); ``a.wav:b`` is a stream in a.wav. A drive (``C:``) is no part of a name.
+    A device has any suffix (``nul.wav``); ``a.wav:b`` is a stream in a.wav. A drive (``C:``) is not part of a name.
     """
     return ":" in name or name.partition(".")[0].rstrip(" ").upper() in RESERVED
 
