@@ -115,6 +115,29 @@ def test_recordings_joined_into_one_file_are_all_read(name: str, tmp_path: Path)
         np.testing.assert_allclose(file.read(200), both[:, single.shape[-1] - 100 : single.shape[-1] + 100], atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["flac", "au", "caf", "w64"])
+def test_files_joined_one_behind_another_are_all_read(kind: str, tmp_path: Path) -> None:
+    lengths, joined = (20_000, 30_000, 7_000), tmp_path / f"joined.{kind}"
+    for k, length in enumerate(lengths):
+        soundfile.write(tmp_path / f"{k}.{kind}", tone()[:length], RATE)
+    files = [(tmp_path / f"{k}.{kind}") for k in range(3)]
+    joined.write_bytes(b"".join(path.read_bytes() for path in files))
+    expected = np.concatenate([audio.read(path).samples for path in files], axis=-1)
+    np.testing.assert_array_equal(audio.read(joined).samples, expected)
+    joined.write_bytes(joined.read_bytes()[:-2000])
+    with pytest.raises(audio.AudioError, match="cut short|damaged"):
+        audio.read(joined)
+
+
+def test_flac_with_more_samples_than_its_header_says_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.flac"
+    soundfile.write(path, tone(), RATE)
+    whole, data = audio.read(path).samples, bytearray(path.read_bytes())
+    data[22:26] = struct.pack(">I", RATE // 2)
+    path.write_bytes(data)
+    np.testing.assert_array_equal(audio.read(path).samples, whole)
+
+
 @needs_ffmpeg
 def test_chains_of_different_rates_are_refused(tmp_path: Path) -> None:
     one = encoded(tmp_path, "-c:a", "libvorbis", name="one.ogg").read_bytes()

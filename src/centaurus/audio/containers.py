@@ -1,8 +1,8 @@
 """What libsndfile does not report about a file: whether it is truncated, and parts and lengths that it misses.
 
-MP3 without a Xing header, joined MP3, chained Ogg, and FLAC and WAV of unknown length are decoded in parts: byte ranges
-of the file, with a header in front that gives the length. Of what ffmpeg decodes (MP4, Matroska, AVI, ASF, ADTS), only
-truncation is looked for: ffmpeg decodes the rest without an error.
+MP3 without a Xing header, joined files, chained Ogg, and FLAC and WAV of unknown or wrong length are decoded in parts:
+byte ranges of the file, with a header in front that gives the length. Of what ffmpeg decodes (MP4, Matroska, AVI, ASF,
+ADTS), only truncation is looked for: ffmpeg decodes the rest without an error.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SAMPLE_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11
 WIDE_FRAME = {1: 9, 2: 12}  # index of 128 kbit/s: such a frame has room for a Xing header at every sample rate
 RESYNC = 1 << 16  # bytes of garbage between two MPEG frames that are skipped
 FLAC_TAIL = 1 << 18  # bytes in which the last FLAC frame is looked for; the longest common ones have 64 kB
+FLAC_START = b"fLaC\0\0\0\x22"  # the beginning of a file, with the length of STREAMINFO
+BLOCK = 1 << 20  # bytes that are searched at a time
 FLAC_TRIES = 4  # headers that are tried: a false one passes its checksum once in millions of bytes
 
 
@@ -46,10 +48,14 @@ class Part(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Why a file is truncated ("" if it is not), and its parts (none: decode it as it is)."""
+    """Why a file is truncated ("" if it is not), and its parts (none: decode it as it is).
+
+    ``end`` is where the recording ends by its header, if that is known: another may have been joined to it.
+    """
 
     cut: str = ""
     parts: tuple[Part, ...] = ()
+    end: int = 0
 
 
 class Spliced(io.RawIOBase):
@@ -90,7 +96,7 @@ def survey(file: BinaryIO, size: int) -> Survey:
     magic = _at(file, 0, 16)
     for prefix, look in SURVEYS.items():
         if magic.startswith(prefix):
-            return look(file, size)
+            return _joined(file, size, prefix, look)
     if magic[4:8] in MP4_BOXES:
         return _mp4(file, size)
     tag = _tag(magic) if magic[:3] == b"ID3" else 0
@@ -99,6 +105,19 @@ def survey(file: BinaryIO, size: int) -> Survey:
     if tag or _mpeg_frame(magic[:4]) is not None:
         return _mpeg(file, size)
     return _adts(file, size) if _adts_frame(magic) else Survey()
+
+
+def _joined(file: BinaryIO, size: int, prefix: bytes, look: Callable[[BinaryIO, int], Survey]) -> Survey:
+    """Survey a recording, and those of its kind that were joined to it one after another."""
+    first = found = look(file, size)
+    parts, at = [], 0
+    while not found.cut and found.end and _at(file, at + found.end, len(prefix)) == prefix and len(parts) < MOST_CHUNKS:
+        parts.append(Part(b"", at, at + found.end))
+        at += found.end
+        found = look(io.BufferedReader(Spliced(file, Part(b"", at, size))), size - at)
+    if not parts:
+        return first
+    return Survey(found.cut, (*parts, Part(b"", at, size)))
 
 
 def is_streamed(length: int) -> bool:
@@ -242,10 +261,15 @@ def _aiff(file: BinaryIO, size: int) -> Survey:
 
 
 def _caf(file: BinaryIO, size: int) -> Survey:
+    found = Survey()
     for name, offset, length in _chunks(file, size, 8, ">4sq", even=False):
+        if name == b"caff":
+            return found._replace(end=offset - 12)
         if name == b"data":
-            return _declared(offset, length, size) if length >= 0 else Survey()
-    return Survey()
+            found = _declared(offset, length, size) if length >= 0 else Survey()
+            if found.cut or length < 0:
+                return found
+    return found
 
 
 def _w64(file: BinaryIO, size: int) -> Survey:
@@ -256,14 +280,15 @@ def _w64(file: BinaryIO, size: int) -> Survey:
             break
         length = struct.unpack("<Q", head[16:])[0]
         if head[:16] == W64_DATA:
-            return _declared(at + 24, length - 24, size) if 24 < length < 1 << 62 else Survey()
+            end = struct.unpack("<Q", _at(file, 16, 8).ljust(8, b"\0"))[0] + 7 & ~7
+            return _declared(at + 24, length - 24, size)._replace(end=end) if 24 < length < 1 << 62 else Survey()
         at += max(24, length + 7 & ~7)
     return Survey()
 
 
 def _au(file: BinaryIO, size: int) -> Survey:
     offset, length = struct.unpack(">II", _at(file, 4, 8).ljust(8, b"\0"))
-    return _declared(offset, length, size) if length not in (0, 0xFFFFFFFF) else Survey()
+    return _declared(offset, length, size)._replace(end=offset + length) if length not in (0, 0xFFFFFFFF) else Survey()
 
 
 def _chunks(file: BinaryIO, size: int, at: int, form: str, even: bool) -> Iterator[tuple[bytes, int, int]]:
@@ -281,26 +306,53 @@ def _chunks(file: BinaryIO, size: int, at: int, form: str, even: bool) -> Iterat
 
 
 def _flac(file: BinaryIO, size: int, at: int = 0) -> Survey:
-    """STREAMINFO with a length of zero means an unknown one: it follows from the number of the last frame."""
+    """The number of the last frame gives the length, where STREAMINFO has none (zero) or one that is too small.
+
+    Another number than that of STREAMINFO is looked into: the frame may belong to a file that was joined to this one.
+    """
     head = bytearray(_at(file, at, 42))
     if len(head) < 42 or head[4] & 127 != 0:
         return Survey()
     facts = int.from_bytes(head[18:26], "big")
-    if facts & (1 << 36) - 1:
+    declared, longest = facts & (1 << 36) - 1, int.from_bytes(head[15:18], "big")
+    window = min(FLAC_TAIL, 2 * longest + 128) if declared and longest else FLAC_TAIL
+    start = max(at + 42, size - window)
+    frames = _flac_length(_at(file, start, size - start), int.from_bytes(head[10:12], "big"), declared)
+    if declared and frames == declared:
         return Survey()
-    start = max(at + 42, size - FLAC_TAIL)
-    tail, largest = _at(file, start, size - start), int.from_bytes(head[10:12], "big")
+    starts = [at, *_places(file, FLAC_START, at + 42, size)]
+    if len(starts) > 1:
+        return Survey(parts=tuple(Part(b"", *ends) for ends in zip(starts, [*starts[1:], size], strict=True)))
+    if frames > declared:
+        head[18:26] = (facts - declared + frames).to_bytes(8, "big")
+        return Survey(parts=(Part(bytes(head), at + 42, size),))
+    return Survey("it ends within a frame" if size > at + 42 and not declared else "")
+
+
+def _flac_length(tail: bytes, largest: int, declared: int) -> int:
+    """The samples of a stream up to the last frame, which is whole or the one that was declared; 0 if not found."""
     end = len(tail) - 128 if tail[-128:-125] == b"TAG" else len(tail)
     place, tries = tail.rfind(b"\xff", 0, end), FLAC_TRIES
     while place >= 0 and tries:
         if tail[place + 1 : place + 2] in (b"\xf8", b"\xf9"):
             frames = _flac_end(tail[place : min(end, place + 32)], largest)
-            if frames and _crc(tail[place : end - 2], 0x8005, 16) == tail[end - 2 : end]:
-                head[18:26] = (facts | frames).to_bytes(8, "big")
-                return Survey(parts=(Part(bytes(head), at + 42, size),))
+            if frames and (frames == declared or _crc(tail[place : end - 2], 0x8005, 16) == tail[end - 2 : end]):
+                return frames
             tries -= frames > 0
         place = tail.rfind(b"\xff", 0, place)
-    return Survey("it ends within a frame" if size > at + 42 else "")
+    return 0
+
+
+def _places(file: BinaryIO, marker: bytes, start: int, size: int) -> list[int]:
+    """Where a marker stands in a file, from ``start`` on."""
+    places: list[int] = []
+    for at in range(start, size, BLOCK):
+        block = _at(file, at, BLOCK + len(marker) - 1)
+        place = block.find(marker)
+        while place >= 0 and len(places) < MOST_CHUNKS:
+            places.append(at + place)
+            place = block.find(marker, place + 1)
+    return places
 
 
 def _flac_end(frame: bytes, largest: int) -> int:
