@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 10  # seconds generated and compared at a time
-WARM = 60  # seconds after which memory should stay
+WARM = 60  # seconds, at least, after which memory should stay
 GROWTH = 4e6  # bytes of memory that may come and go
 TOLERANCE = 1e-3  # of the largest value, everywhere
 STEADY = 3.0  # the second half's error against the first's, beyond which there is drift
@@ -143,8 +143,10 @@ def soak(
     largest = max(peak for _, peak in pairs)
     parts = np.array_split([difference for difference, _ in pairs], min(PARTS, blocks))
     errors = [float(part.max()) / max(largest, 1e-30) for part in parts]
-    start, spent = used[min(len(used) - 1, WARM // BLOCK)], time.perf_counter() - begin
-    return Soak(name, trained, hours, errors, aligned.not_finite, aligned.frames, start, used[-1], spent)
+    # The most of the first and of the last part: malloc gives memory back and takes it again, megabytes at a time.
+    part, spent = max(WARM // BLOCK + 1, blocks // PARTS), time.perf_counter() - begin
+    start, end = max(used[:part]), max(used[-part:])
+    return Soak(name, trained, hours, errors, aligned.not_finite, aligned.frames, start, end, spent)
 
 
 def prepare(name: str, folder: Path) -> tuple[Path, Any, bool]:
