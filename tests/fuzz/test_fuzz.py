@@ -18,6 +18,7 @@ from tests.fuzz.mutate import mutate
 from tests.runtime.models import exported, session
 
 FORMATS = {"opus": "OGG", "rf64": "RF64", "w64": "W64", "aiff": "AIFF", "au": "AU", "caf": "CAF"}
+JOINED = ("flac", "au", "caf", "w64")  # two recordings one behind another, of which both are read
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = float(os.environ.get("CENTAURUS_FUZZ_SECONDS", "2"))
 FIRST = int(os.environ.get("CENTAURUS_FUZZ_SEED", "0"))
@@ -46,7 +47,11 @@ def sample(kind: str, folder: Path) -> Path:
         ct.save(narrow("kws-hybrid-2"), path)
         return path
     x = np.random.default_rng(0).standard_normal((600, 2)) * 0.1
-    soundfile.write(path, x, 16_000, format=FORMATS.get(kind), subtype="OPUS" if kind == "opus" else None)
+    data = b""
+    for length in (600, 300) if kind in JOINED else (600,):
+        soundfile.write(path, x[:length], 16_000, format=FORMATS.get(kind), subtype="OPUS" if kind == "opus" else None)
+        data += path.read_bytes()
+    path.write_bytes(data)
     return path
 
 
