@@ -13,6 +13,7 @@ import pytest
 from centaurus.recipes import kws
 from centaurus.ssm import S6
 from centaurus.train.config import override
+from scripts import figures
 from tests import corpora
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "figures.py"
@@ -81,3 +82,8 @@ def test_a_cell_at_the_papers_settings_is_measured_on_the_test_split(
     trained = json.loads((tmp_path / "out" / "cells" / f"{found['network']}-0" / "config.json").read_text())
     assert trained["settings"]["words"] == "no,yes"
     assert 0 <= found["error"] <= 1
+
+
+def test_the_table_of_the_page_is_that_of_its_data() -> None:
+    docs = Path(__file__).parent.parent.parent / "docs"
+    assert figures.table(json.loads((docs / "ablation.json").read_text())) in (docs / "ablation.md").read_text()

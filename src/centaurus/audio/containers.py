@@ -110,7 +110,8 @@ def survey(file: BinaryIO, size: int) -> Survey:
 def _joined(file: BinaryIO, size: int, prefix: bytes, look: Callable[[BinaryIO, int], Survey]) -> Survey:
     """Survey a recording, and those of its kind that were joined to it one after another."""
     first = found = look(file, size)
-    parts, at = [], 0
+    parts: list[Part] = []
+    at = 0
     while not found.cut and found.end and _at(file, at + found.end, len(prefix)) == prefix and len(parts) < MOST_CHUNKS:
         parts.append(Part(b"", at, at + found.end))
         at += found.end
