@@ -91,8 +91,8 @@ def main(kind: str, name: str, first: int, seconds: float, inputs: int = sys.max
         path.write_bytes(data)
         read(path)  # imports and caches, before the clock starts
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        seed, end = first, time.monotonic() + seconds
-        while time.monotonic() < end and seed < first + inputs:
+        seed, end = first, time.process_time() + seconds  # of the processor: a busy machine tries as many
+        while time.process_time() < end and seed < first + inputs:
             begin = time.process_time()
             sys.stdout.write(f"{seed}\n")
             sys.stdout.flush()
