@@ -1,12 +1,12 @@
 """Train `kws-30` and `wake-computer`, the spotters that ship, on streams of mel frames.
 
-    python scripts/kws_30.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 60
+    python scripts/kws_30.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER … --minutes 60
     python scripts/kws_30.py MORE.safetensors --words FOLDER … --start OUT.safetensors --minutes 10
     python scripts/kws_30.py WAKE.safetensors --table wake-mel --words FOLDER WAKE_FOLDER … --minutes 3
     python scripts/kws_30.py OUT.safetensors --table wake-mel --word computer … --start WAKE.safetensors --minutes 7
 
 FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
-noise a pack or any folder. With ``--word`` one word is told from everything else. With ``--start`` a model of the same
+noise packs or any folders. With ``--word`` one word is told from everything else. With ``--start`` a model of the same
 table is trained further: what it hears in other speech and noise is drawn more often, and words that are said there
 have no weight. At first most streams are words that follow each other closely, later there is more other speech and
 quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
@@ -162,7 +162,7 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--words", type=Path, nargs="+", required=True)
     parser.add_argument("--speech", type=Path, nargs="+", required=True)
-    parser.add_argument("--noise", type=Path, required=True)
+    parser.add_argument("--noise", type=Path, nargs="+", required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--start", default="", help="a model to go on from")
@@ -176,7 +176,7 @@ def read_streams(
     words = [word for corpus in corpora for word in words_of(corpus, labels)]
     talk = [open_corpus(folder, ("train",), ("speech",)) for folder in options.speech]
     speech = sounds_of(talk if ears else [free(corpus, names) for corpus in talk])
-    noise = sounds_of([open_corpus(options.noise, ("train",), ("noise",))])
+    noise = sounds_of([open_corpus(folder, ("train",), ("noise",)) for folder in options.noise])
     if ears:
         speech, noise = (heard(sounds, ears, names) for sounds in (speech, noise))
     return MelStreams(words, speech, noise)
