@@ -46,6 +46,10 @@ class Soak:
     memory_end: float
     seconds: float
 
+    def described(self) -> dict[str, Any]:
+        """Return the report as plain data, with what follows from it."""
+        return asdict(self) | {"worst": max(self.errors), "faults": self.faults}
+
     @property
     def faults(self) -> list[str]:
         """What went wrong, in words."""
@@ -179,7 +183,7 @@ def main() -> int:
                 model, net, trained = prepare(name, Path(folder))
                 reports.append(soak(name, model, net, hours, trained, lambda line: print(line, flush=True)))
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    chosen.output.write_text(json.dumps([asdict(report) | {"faults": report.faults} for report in reports], indent=2))
+    chosen.output.write_text(json.dumps([report.described() for report in reports], indent=2))
     for report in reports:
         weights = "" if report.trained else " (random weights)"
         growth = (report.memory_end - report.memory_start) / 1e6
