@@ -16,7 +16,7 @@ from centaurus.ssm import SSM
 from tests.reference import gradients, worst
 from tests.ssm.layers import kinds
 
-SAME = 1e-6  # fp32: a compiler may reorder sums
+SAME = 2e-6  # fp32: a compiler may reorder sums; 1.01e-6 was seen with torch of another build
 CHOSEN = ("depthwise", "grouped complex", "bottleneck", "bottleneck complex", "S6 with a mixer")
 KINDS = [k for k in kinds() if k[0] in CHOSEN]
 by_kind = pytest.mark.parametrize(("build", "channels"), [k[1:] for k in KINDS], ids=[k[0] for k in KINDS])
