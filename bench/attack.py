@@ -129,7 +129,7 @@ def kill_writing(kills: int, rng: random.Random, folder: Path) -> None:
 
     from centaurus import audio
     from centaurus.runtime.denoise import FileDenoiser, Options
-    from centaurus.runtime.jobs import Job
+    from centaurus.runtime.files import Job
 
     noise = 0.1 * np.random.default_rng(0).standard_normal(SECONDS * 16_000)
     audio.write(folder / "in.wav", noise, 16_000)

@@ -1,9 +1,10 @@
 """Time the forward and backward pass of one block against Listing 1 and the natural order, over the paper's grid.
 
-    python bench/contraction.py [grid layers random growth] [--quick] [--compiled] [--natural] [--out out/contraction]
+    python bench/contraction.py [grid selective growth layers random] [--quick] [--natural] [--out out/contraction]
 
-``grid`` is the paper's, ``layers`` are those of the networks, ``random`` are shapes to try the planner on, and
-``growth`` is the time against length and batch. Writes JSON and plots. Alternatives take turns in one process.
+``grid`` is the paper's, ``selective`` is S6 against ``separable``, ``layers`` are those of the networks, ``random`` are
+shapes to try the planner on, and ``growth`` is the time against length and batch. Writes JSON and plots. Alternatives
+take turns in one process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from centaurus.kernels.program import Program
 from centaurus.planner.expression import ExpressionError
 from centaurus.planner.plan import Plan
 from centaurus.planner.search import plan_expression
-from centaurus.ssm import SSM
+from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _planned_expression
 from centaurus.system import plot_style
 
@@ -255,6 +256,24 @@ def growth(rounds: int) -> dict[str, Any]:
     return lines
 
 
+def selective(rounds: int) -> dict[str, Any]:
+    """Time S6 (16 channels, 64 states, 8,192 frames, one row) against ``separable`` of the same size."""
+    torch.manual_seed(0)
+    u, grad = torch.randn(1, 16, 8192, requires_grad=True), torch.randn(1, 16, 8192)
+    layers = {"s6": S6(16, 16, states=64), "separable": SSM("separable", 16, 16, states=64)}
+
+    def run_of(layer: torch.nn.Module) -> Run:
+        return lambda: torch.autograd.grad(layer(u), [u, *layer.parameters()], grad)
+
+    runs = {name: run_of(layer) for name, layer in layers.items()}
+    runs |= {f"{name}_torch": without_native(run) for name, run in runs.items()}
+    seconds = alternate(runs, max(rounds, 5))
+    ratios = {"ratio": seconds["s6"] / seconds["separable"]}
+    ratios["torch_ratio"] = seconds["s6_torch"] / seconds["separable_torch"]
+    print(f"S6 over separable: {ratios['ratio']:.2f}, with torch alone {ratios['torch_ratio']:.2f}")
+    return {"seconds": seconds} | ratios
+
+
 def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures that docs/speed.md quotes."""
     ratios = [p["ratio"]["listing1"] for p in points]
@@ -301,16 +320,16 @@ def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
                 y = [p["seconds"][name] * 1e3 for p in line if name in p["seconds"]]
                 if x:
                     (drawn,) = axis.plot(x, y, marker=marker)
-                    place = (-4, -18 if name == "planned" else 9)
+                    place = (0, 9)
                     if axis is axes[0]:
-                        axis.annotate(label, (x[-1], y[-1]), place, **OFFSET, ha="right", color=drawn.get_color())
+                        axis.annotate(label, (x[0], y[0]), place, **OFFSET, ha="left", color=drawn.get_color())
             if not line:
                 continue
             bound = [p["flops"] / gemm * 1e3 for p in line]
             axis.plot([p[which] for p in line], bound, "--", color="0.6")
             if axis is axes[0]:
-                place = (line[-1][which], bound[-1])
-                axis.annotate("arithmetic at the GEMM rate", place, (-4, -16), **OFFSET, ha="right", color="0.4")
+                place = (line[-1][which], bound[0])
+                axis.annotate("arithmetic at the GEMM rate", place, (-4, 0), **OFFSET, ha="right", color="0.4")
             axis.set(
                 xlabel={"batch": "batch, rows", "states": "states N", "length": "length, samples"}[which], yscale="log"
             )
@@ -321,7 +340,7 @@ def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
 
 
 EXTRAS = ("memory_ratio", "chosen_over_fastest")
-PARTS = ("grid", "layers", "random", "growth")
+PARTS = ("grid", "selective", "growth", "layers", "random")
 
 
 def main() -> None:
@@ -371,6 +390,11 @@ def main() -> None:
             write()
         print(json.dumps(result["summary"], indent=1))
         plot(result["grid"], result["machine"]["gemm_flops_per_second"], out.with_suffix(".png"))
+    if "selective" in parts:
+        result["selective"] = selective(rounds)
+    if "growth" in parts:
+        result["growth"] = growth(rounds)
+        write()
     if "layers" in parts:
         result["layers"] = {}
         for title, rows in LAYERS.items():
@@ -395,8 +419,6 @@ def main() -> None:
         result["random"] = random_points(20)
         result["random_choice_within_15_percent"] = _share_right(result["random"])
         print("at random shapes:", result["random_choice_within_15_percent"])
-    if "growth" in parts:
-        result["growth"] = growth(rounds)
     write()
 
 

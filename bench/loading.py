@@ -20,8 +20,7 @@ import torch
 
 from centaurus.recipes import RECIPES
 from centaurus.train.config import Training, override
-from centaurus.train.loader import Order, batches
-from centaurus.train.loop import keep_memory
+from centaurus.train.loop import Order, batches, keep_memory
 from centaurus.train.objectives import Batch, Objective
 from centaurus.train.optim import adamw
 

@@ -21,7 +21,7 @@ import soundfile
 
 from centaurus.audio import read
 from centaurus.runtime.denoise import FileDenoiser, Options
-from centaurus.runtime.jobs import Job
+from centaurus.runtime.files import Job
 
 RATE = 16_000
 THREADS = (1, 2)

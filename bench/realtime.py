@@ -22,13 +22,13 @@ import numpy as np
 import onnxruntime
 import torch
 
-from centaurus.cli.bench import time_torch
+from centaurus.cli.networks import time_torch
 from centaurus.export.c import export_c
 from centaurus.export.write import build as exported
 from centaurus.models import build
 from centaurus.native.build import find_compiler
+from centaurus.runtime.measure import summary, time_steps, weigh
 from centaurus.runtime.session import Session
-from centaurus.runtime.timing import summary, time_steps, weigh
 from centaurus.system import plot_style
 
 COMPILED = 20e6  # bytes of an ONNX file up to which the step is compiled: gcc reads ten times as much text

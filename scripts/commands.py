@@ -47,7 +47,7 @@ from centaurus.recipes.launch import go_on_from
 from centaurus.train.losses import BEGINNING
 from centaurus.train.objectives import BEGUN, EARLY
 from centaurus.train.optim import Average, muon, set_rate
-from centaurus.train.tokens import BLANK
+from centaurus.train.targets import BLANK
 
 BACKGROUND_WEIGHT = 2.0  # in the loss of the spotter; that of words is 3
 CARRIED = 0.5  # from this share of training on states go from stream to stream

@@ -28,7 +28,7 @@ WORDS = ("yes", "stop", "left", "marvin", "right", "go", "seven", "down")
 
 
 def speak(word: str, voice: str) -> NDArray[np.float32]:
-    """A word without the silence around it, with its peak at one half."""
+    """Return a word without the silence around it, with its peak at one half."""
     command = ["espeak-ng", "-v", voice, "-s", "140", "-a", "100", "--stdout", word]
     x, rate = soundfile.read(
         io.BytesIO(subprocess.run(command, check=True, capture_output=True).stdout), dtype="float32"
@@ -38,7 +38,7 @@ def speak(word: str, voice: str) -> NDArray[np.float32]:
 
 
 def speech() -> tuple[NDArray[np.float32], list[dict[str, object]]]:
-    """All words, a second apart, and when each is said."""
+    """Return all words, a second apart, and the time of each."""
     pause = np.zeros(round(GAP * RATE), np.float32)
     line, said = pause, []
     for k, word in enumerate(WORDS):
@@ -49,7 +49,7 @@ def speech() -> tuple[NDArray[np.float32], list[dict[str, object]]]:
 
 
 def noise(samples: int) -> NDArray[np.float32]:
-    """A fan and its motor: pink noise that swells slowly, and a hum with its harmonics."""
+    """Return the noise of a fan and its motor: pink noise of changing level, and a hum with its harmonics."""
     rng = np.random.default_rng(2501)
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     spectrum /= np.sqrt(np.maximum(np.fft.rfftfreq(samples, 1 / RATE), 40.0))

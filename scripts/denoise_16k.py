@@ -1,19 +1,22 @@
-"""Train `denoise-16k`, the spectral denoiser that ships.
+"""Train `denoise-16k` and the other denoisers that ship on recorded pairs and on mixtures of our own.
 
     python scripts/denoise_16k.py CORPORA RUN [minutes=110] [decay=0.8] [seed=0] [network=spectral-32] [start=FILE]
-        [precision=bf16]
+        [precision=bf16] [rows=16] [seconds=3] [own=0.32] [lr=0.0015] [losses=3,3,1.6]
+    python scripts/denoise_16k.py CORPORA RUN start=denoise-16k-raw network=same rows=6 seconds=2 losses=1,4,1.6
 
 CORPORA holds folders of sound files, decoded once into a cache:
 
     voicebank/   VoiceBank+DEMAND: clean_trainset_28spk_wav and noisy_trainset_28spk_wav (p286 and p287 validate)
-    speech/      more clean speech, such as VCTK without p232, p257, p286, p287, and LibriSpeech
+    speech/      more clean speech, such as VCTK (what HELD_OUT names is left out) and LibriSpeech
     noise/       ambience;   effects/ and music/ are optional (free_sounds.py makes them)
 
-RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `denoise-16k.safetensors`.
-The learning rate stays constant and falls over the last ``decay`` of the budget. ``start`` is a model of that network
-to begin with; if it has fewer blocks, the others start as the identity. ``precision=bf16`` rounds the inputs of matrix
-products, which is 1.5 times as fast on processors with such instructions. Budgets are CPU time, so that a busy machine
-trains as long as an idle one.
+RUN gets `log.jsonl`, a checkpoint every few minutes (the same command goes on from it) and `model.safetensors`. The
+learning rate stays constant and falls over the last ``decay`` of the budget. ``start`` is a model to begin with: one
+of the same network, of fewer blocks or of a mask with fewer taps, where the rest starts as the identity; with
+``network=same`` its own network goes on, whatever it is. ``rows`` of ``seconds`` (of 1.024 s) make an update, a share
+``own`` of them mixed here; ``losses`` are the weights of the residual, of what is heard, and of the perceptual loss.
+``precision=bf16`` rounds the inputs of matrix products, which is 1.5 times as fast on processors with such
+instructions. Budgets are CPU time, so that a busy machine trains as long as an idle one.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +45,60 @@ from centaurus.train.losses import RELATIVE_SIZES, heard, residual, to_unit
 from centaurus.train.optim import muon, set_rate
 from centaurus.train.perceptual import perceptual
 
-HELD_OUT = ("p232", "p257", "p286", "p287")  # test and validation speakers
-LR, WEIGHT_DECAY, CLIP = 1.5e-3, 0.02, 1.0
+HELD_OUT = ("p232", "p257", "p286", "p287", "p255", "p310")  # speakers of the test, validation and hard sets
+WEIGHT_DECAY, CLIP = 0.02, 1.0
 WARMUP, AVERAGE = 100, 0.9995  # updates; the moving average of the weights is what is saved
-ROWS, LENGTH, OWN = 16, 3 * 2**14, 0.32  # rows of three seconds in an update; 32 % are mixed here
-RESIDUAL, HEARD, PERCEPTUAL = 3.0, 3.0, 1.6
+EVERY = 300  # seconds of CPU time between checkpoints
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is told on the command line; ``losses`` weigh residual, heard and perceptual."""
+
+    minutes: float = 110.0
+    decay: float = 0.8
+    seed: int = 0
+    network: str | SpectralTable = "spectral-32"
+    start: str = ""
+    precision: str = "fp32"
+    rows: int = 16
+    seconds: float = 3.0
+    own: float = 0.32
+    lr: float = 1.5e-3
+    losses: str = "3,3,1.6"
+
+    @property
+    def length(self) -> int:
+        """Samples of a row, whole hops of any network here."""
+        return round(self.seconds * 2**14)
+
+    def weights(self) -> dict[str, float]:
+        """Weights of the losses by name."""
+        return dict(zip(("residual", "heard", "perceptual"), map(float, self.losses.split(",")), strict=True))
 
 
 @torch.no_grad()
-def grow(net: torch.nn.Module, smaller: torch.nn.Module) -> None:
-    """Copy the weights of a network that may have fewer blocks; what it lacks is made to add nothing."""
-    known = smaller.state_dict()
+def grow(net: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Copy the weights of a network with fewer blocks, a mask of fewer taps or a wider FFN.
+
+    What it lacks is made to add nothing; of a wider FFN the units with the largest weights are kept.
+    """
+    known = other.state_dict()
     for name, p in net.named_parameters():
-        if name in known:
-            p.copy_(known[name])
-        elif name.endswith(("ssm.C", "ffn.body.narrow.weight", "ffn.body.narrow.bias")):
+        if name not in known:
+            if name.endswith(("ssm.C", "ffn.body.narrow.weight", "ffn.body.narrow.bias")):
+                p.zero_()
+            continue
+        old = known[name]
+        if ".ffn.body." in name and old.shape != p.shape:
+            block = name[: name.index(".ffn.body.")]
+            into, out = known[f"{block}.ffn.body.wide.weight"], known[f"{block}.ffn.body.narrow.weight"]
+            kept = (into.norm(dim=1) * out.norm(dim=0)).topk(net.get_parameter(f"{block}.ffn.body.wide.bias").numel())
+            units = kept.indices.sort().values
+            old = old[:, units] if name.endswith("narrow.weight") else old[units]
+        elif len(old) < len(p):
             p.zero_()
+        p[: len(old)] = old
 
 
 def folder_of(path: Path, kind: str) -> Corpus | None:
@@ -85,24 +128,21 @@ def sources(root: Path) -> Sources:
 class Training:
     """A network, its optimiser and the average of its weights, which can be stopped and continued."""
 
-    def __init__(
-        self,
-        run: Path,
-        minutes: float,
-        decay: float,
-        seed: int,
-        network: str | SpectralTable,
-        start: str,
-        precision: str,
-    ) -> None:
-        torch.manual_seed(seed)
-        self.run, self.minutes, self.decay, self.seed = run, minutes, decay, seed
-        self.rounded = precision == "bf16"
-        self.net = ct.denoiser(network)
-        if start:
-            grow(self.net, ct.load(start))
+    def __init__(self, run: Path, settings: Settings) -> None:
+        torch.manual_seed(settings.seed)
+        self.run, self.settings = run, settings
+        self.rounded = settings.precision == "bf16"
+        started = ct.load(settings.start) if settings.start else None
+        if settings.network == "same":
+            if started is None:
+                raise SystemExit("network=same goes with start=MODEL")
+            self.net: ct.nn.Layer = started
+        else:
+            self.net = ct.denoiser(settings.network)
+            if started is not None:
+                grow(self.net, started)
         self.net.train()
-        self.optimizer = muon(self.net, LR, WEIGHT_DECAY, self.rounded)
+        self.optimizer = muon(self.net, settings.lr, WEIGHT_DECAY, self.rounded)
         self.average = {name: x.detach().clone() for name, x in self.net.state_dict().items()}
         self.step, self.spent = 0, 0.0
         run.mkdir(parents=True, exist_ok=True)
@@ -116,7 +156,8 @@ class Training:
     @property
     def falling(self) -> float:
         """How far the learning rate has fallen: 0 while it is constant, 1 at the end of the budget."""
-        return max(0.0, self.spent / 60 / self.minutes - (1 - self.decay)) / self.decay
+        settings = self.settings
+        return max(0.0, self.spent / 60 / settings.minutes - (1 - settings.decay)) / settings.decay
 
     def restore(self) -> None:
         kept = torch.load(self.checkpoint, weights_only=True)
@@ -132,10 +173,8 @@ class Training:
 
     def update(self, noisy: torch.Tensor, clean: torch.Tensor) -> dict[str, float]:
         """One update; the losses without their weights."""
-        falling = self.falling
-        set_rate(
-            self.optimizer, LR * min(1.0, (self.step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
-        )
+        warm_up = min(1.0, (self.step + 1) / WARMUP)
+        set_rate(self.optimizer, self.settings.lr * warm_up * 0.5 * (1 + math.cos(math.pi * min(1.0, self.falling))))
         late = int(self.net.delay)  # the output belongs to the input that many samples ago
         with torch.autocast("cpu", torch.bfloat16, enabled=self.rounded):
             estimate = self.net(torch.nn.functional.pad(noisy, (0, late)))[..., late:].float()
@@ -146,7 +185,8 @@ class Training:
             "heard": heard(ours, theirs, [size]),
             "perceptual": perceptual(ours, theirs),
         }
-        loss = RESIDUAL * terms["residual"] + HEARD * terms["heard"] + PERCEPTUAL * terms["perceptual"]
+        weights = self.settings.weights()
+        loss = sum((weights[name] * term for name, term in terms.items()), torch.zeros(()))
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), CLIP)
@@ -160,33 +200,24 @@ class Training:
     def finish(self) -> Path:
         """Save the averaged weights as a model."""
         self.net.load_state_dict(self.average)
-        path = self.run / "denoise-16k.safetensors"
+        path = self.run / "model.safetensors"
         ct.save(self.net.eval(), path)
         return path
 
 
-def main(
-    root: Path,
-    run: Path,
-    minutes: float = 110,
-    decay: float = 0.8,
-    seed: int = 0,
-    network: str = "spectral-32",
-    start: str = "",
-    precision: str = "fp32",
-) -> None:
-    """Train until the budget is used up, saving every five minutes."""
+def main(root: Path, run: Path, settings: Settings) -> None:
+    """Train until the budget is used up, with a checkpoint every five minutes."""
     torch.set_num_threads(1)
-    found, training = sources(root), Training(run, minutes, decay, seed, network, start, precision)
-    mixer = Mixer(found, LENGTH, OWN)
+    corpora, training = sources(root), Training(run, settings)
+    mixer = Mixer(corpora, settings.length, settings.own)
     begun, shown, recent = time.process_time() - training.spent, training.spent, list[dict[str, float]]()
-    while training.spent < 60 * minutes:
-        rng = np.random.default_rng((seed, training.step))  # the data are a function of the step
-        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, ROWS))))
+    while training.spent < 60 * settings.minutes:
+        rng = np.random.default_rng((settings.seed, training.step))  # the data are a function of the step
+        recent.append(training.update(*map(torch.from_numpy, mixer.batch(rng, settings.rows))))
         training.spent = time.process_time() - begun
-        if training.spent - shown > 300:
+        if training.spent - shown > EVERY:
             shown = training.spent
-            line: dict[str, Any] = {name: float(np.mean([x[name] for x in recent if name in x])) for name in recent[-1]}
+            line: dict[str, Any] = {name: float(np.mean([x[name] for x in recent])) for name in recent[-1]}
             line |= {"step": training.step, "minutes": round(training.spent / 60, 1)}
             recent.clear()
             with (run / "log.jsonl").open("a") as log:
@@ -196,8 +227,16 @@ def main(
     print(training.finish())
 
 
+def read_settings(pairs: Sequence[str]) -> Settings:
+    """Settings from NAME=VALUE, each with the type of its default."""
+    defaults = Settings()
+    named = dict(pair.split("=", 1) for pair in pairs)
+    unknown = set(named) - {field.name for field in fields(Settings)}
+    if unknown:
+        raise SystemExit(f"{min(unknown)} is not a setting; these are {', '.join(f.name for f in fields(Settings))}")
+    return replace(defaults, **{name: type(getattr(defaults, name))(value) for name, value in named.items()})
+
+
 if __name__ == "__main__":
-    root, run, *settings = sys.argv[1:]
-    named = dict(pair.split("=", 1) for pair in settings)
-    kinds = {"minutes": float, "decay": float, "seed": int, "network": str, "start": str, "precision": str}
-    main(Path(root), Path(run), **{name: kinds[name](value) for name, value in named.items()})
+    root, run, *named = sys.argv[1:]
+    main(Path(root), Path(run), read_settings(named))

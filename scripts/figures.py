@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +34,9 @@ import centaurus as ct
 from centaurus.data import Keywords
 from centaurus.data.examples.keywords import NONE
 from centaurus.recipes import kws, launch
+from centaurus.system import plot_style
 from centaurus.train.config import override
-from centaurus.train.loader import validation
+from centaurus.train.loop import validation
 from centaurus.train.run import Run
 
 
@@ -67,6 +70,9 @@ FIGURES = {
 }
 SMALL = kinds(dict.fromkeys((*ALL, "hybrid-complex"), (2, 4)))
 PAPER_SEEDS = 10
+MARKERS = "osD^vPX"  # of the families, for grey print
+PAPER = {"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.8}  # under a name, where lines cross it
+SPLITS = {"val": "validation", "test": "test"}
 PAPER_SETTINGS = replace(kws.configure("paper"), words="35")
 # One validation, at the end. With AdamW such minutes are too few: kws-hybrid-4 has 70 % errors after six of them.
 SMALL_SETTINGS = replace(
@@ -139,34 +145,35 @@ def summarise(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Error against parameters and against FLOPs, a line for every family."""
+    """Draw the error against parameters and against FLOPs, a line with its name for every family."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
-    for axis, key, scale, label in zip(
-        axes, ("parameters", "flops"), (1e3, 1e6), ("thousand parameters", "MFLOPs a second of audio"), strict=True
-    ):
-        for family in dict.fromkeys(family_of(row["network"]) for row in rows):
-            own = [row for row in rows if family_of(row["network"]) == family]
-            errors = [
-                [100 * (row["error"] - row["low"]) for row in own],
-                [100 * (row["high"] - row["error"]) for row in own],
-            ]
-            sizes, middle = [row[key] / scale for row in own], [100 * row["error"] for row in own]
-            axis.errorbar(sizes, middle, errors, marker="o", capsize=3, label=family)
-        axis.set(xscale="log", xlabel=label)
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(ScalarFormatter())
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.grid(alpha=0.3, which="both")
-    axes[0].set_ylabel(f"{rows[0]['split']} error, %")
-    axes[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    scales = {"parameters": (1e3, "thousand parameters"), "flops": (1e6, "MFLOPs a second of audio")}
+    families = dict.fromkeys(family_of(row["network"]) for row in rows)
+    with plt.style.context(plot_style()):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+        for axis, (key, (scale, label)) in zip(axes, scales.items(), strict=True):
+            for family, marker in zip(families, cycle(MARKERS), strict=False):
+                own = sorted((row for row in rows if family_of(row["network"]) == family), key=lambda row: row[key])
+                sizes, middle = [row[key] / scale for row in own], [100 * row["error"] for row in own]
+                sides = ([row["error"] - row["low"] for row in own], [row["high"] - row["error"] for row in own])
+                spread = [[100 * size or math.nan for size in side] for side in sides]  # no bar for a single seed
+                line = axis.errorbar(sizes, middle, spread, marker=marker, capsize=3)
+                place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 8, "bbox": PAPER}
+                axis.annotate(family, (sizes[-1], middle[-1]), color=line[0].get_color(), **place)
+            axis.set(xscale="log", xlabel=label)
+            axis.margins(x=0.22)  # room for the names
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.xaxis.set_minor_formatter(NullFormatter())
+        axes[0].set_ylabel(f"{SPLITS[rows[0]['split']]} error, %")
+        figure.savefig(path)
+        plt.close(figure)
 
 
 def family_of(name: str) -> str:
-    """``kws-s6-4-n16`` as ``s6, 16 states``."""
+    """Return the family of a network: ``kws-s6-4-n16`` is ``s6, 16 states``."""
     plain, _, states = name.removeprefix("kws-").partition("-sc")[0].partition("-n")
     family = plain.rpartition("-")[0]
     return f"{family}, {states} states" if states else family
@@ -206,7 +213,7 @@ def on_gpus(count: int) -> list[int]:
 
 
 def part_of(text: str) -> tuple[int, int]:
-    """``3/8`` as (2, 8)."""
+    """Return the part and the number of parts: ``3/8`` is (2, 8)."""
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} should be K/N with 1 <= K <= N, such as 3/8")

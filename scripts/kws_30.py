@@ -6,12 +6,13 @@
     python scripts/kws_30.py OUT.safetensors --table wake-mel --word computer … --start WAKE.safetensors --minutes 7
 
 FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
-noise packs or any folders. With ``--word`` one word is told from everything else. With ``--start`` a model of the same
-table is trained further: what it hears in other speech and noise is drawn more often, and words that are said there
-have no weight. At first most streams are words that follow each other closely, later there is more other speech and
-quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
-rounded to bfloat16 where the processor has instructions for it. Minutes are those of the processor, so that what else
-it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the same command goes on.
+noise packs or any folders; ``--pairs`` takes VoiceBank+DEMAND, whose noise is used. With ``--word`` one word is told
+from everything else. With ``--start`` a model of the same table is trained further: what it hears in other speech and
+noise is drawn more often, and words that are said there have no weight. At first most streams are words that follow
+each other closely, later there is more other speech and quiet; states are carried from stream to stream at the end, and
+the weights are an exponential average. Products are rounded to bfloat16 where the processor has instructions for it.
+Minutes are those of the processor, so that what else it does changes nothing; every five of them a checkpoint OUT.pt is
+written, from which the same command goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mel_streams import MelStreams, Sound, judged, sounds_of, words_of
+from mel_streams import MelStreams, Sound, judged, noise_of_pairs, sounds_of, words_of
 from torch import nn
 
 from centaurus.data import Corpus, open_corpus
@@ -163,6 +164,7 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--words", type=Path, nargs="+", required=True)
     parser.add_argument("--speech", type=Path, nargs="+", required=True)
     parser.add_argument("--noise", type=Path, nargs="+", required=True)
+    parser.add_argument("--pairs", type=Path, nargs="*", default=[], help="(noisy, clean) pairs: their noise is used")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--start", default="", help="a model to go on from")
@@ -177,6 +179,8 @@ def read_streams(
     talk = [open_corpus(folder, ("train",), ("speech",)) for folder in options.speech]
     speech = sounds_of(talk if ears else [free(corpus, names) for corpus in talk])
     noise = sounds_of([open_corpus(folder, ("train",), ("noise",)) for folder in options.noise])
+    for folder in options.pairs:
+        noise += noise_of_pairs(open_corpus(folder, ("train",), ("noisy", "clean")))
     if ears:
         speech, noise = (heard(sounds, ears, names) for sounds in (speech, noise))
     return MelStreams(words, speech, noise)

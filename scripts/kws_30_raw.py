@@ -52,7 +52,7 @@ SETTINGS = KeywordSettings(
 
 
 def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings:
-    """The settings with a teacher, which takes a quarter as long to train."""
+    """Return the settings with a teacher, which takes a quarter as long to train."""
     if not settings.teacher and not path.is_file():
         if "RANK" in os.environ:
             raise ValueError("many processes need teacher=FILE: one of them would train it while the others wait")
@@ -62,7 +62,7 @@ def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings
 
 
 def live(settings: KeywordSettings) -> KeywordSettings:
-    """The second stage: half a second of other sound before each word, so that a stream's past is nothing new."""
+    """Return the settings of the second stage: half a second of other sound before each word, as in a stream."""
     return replace(shorter(settings, 0.15), before=0.5, noisy=0.5, background=0.2, lr=0.3 * settings.lr, tuned=0)
 
 

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.cli.evaluate import engine
+from centaurus.cli.train import engine
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.examples.keywords import without_words
 from centaurus.decode.keywords import Smoothing, Spotting
 from centaurus.evaluation.metrics import clips, connected
 from centaurus.runtime import Session
-from centaurus.runtime.transcribe import Transcriber
+from centaurus.runtime.listen import Transcriber
 
 Samples = NDArray[np.float32]
 TEN = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]

@@ -1,11 +1,14 @@
 """Measure a denoiser on recordings that no training has seen, for its card.
 
-    python scripts/measure_denoiser.py MODEL OUT PACKS [voicebank=FOLDER] [music=FOLDER] [count=12] [card=FILE]
+    python scripts/measure_denoiser.py MODEL OUT PACKS [voicebank=FOLDER] [music=FOLDER] [voices=FOLDER] [count=12]
+        [card=FILE]
 
 MODEL is an ONNX file or a shipped name, OUT gets ``NAME.json`` and spectrograms. PACKS is the folder of packs (vctk,
-librispeech and noise with validation splits, vbdemand_public20, dns_samples). ``voicebank`` is the official corpus
-with its 824 test pairs; ``music`` a folder of music that was kept out of training. What is measured is the ONNX file,
-run as `centaurus denoise` runs it. ``card`` is a Markdown file whose marked part gets the figures.
+librispeech and noise with validation splits, vbdemand_public20, dns_samples). ``voicebank`` is the official corpus with
+its 824 test pairs; ``music`` a folder of music that was kept out of training, ``voices`` a corpus of speech that was
+(LibriSpeech test-clean; each mixture has another speaker), without which the packs' validation voices are used. What is
+measured is the ONNX file, run as `centaurus denoise` runs it. ``card`` is a Markdown file whose marked part gets the
+figures.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pictures import save_small
 from PIL import Image
 
 from centaurus import audio
-from centaurus.audio.spectrogram import save_png
+from centaurus.audio.signal import save_png
 from centaurus.data import Clip, Corpus, open_corpus, pairs
 from centaurus.data.layouts import sound_files
 from centaurus.runtime import denoise
@@ -63,12 +66,27 @@ def loaded(corpus: Corpus) -> list[Pair]:
     return [(corpus.load(a), corpus.load(b)) for a, b in pairs(corpus)]
 
 
-def conditions(packs: Path, music: Sequence[Samples], count: int) -> dict[str, list[Pair]]:
-    """Return mixtures of validation voices with validation noise, by name; the same every time."""
+def held_out_voices(folder: Path, count: int, rng: np.random.Generator) -> list[Samples]:
+    """Return the beginning of one utterance of at least two seconds of each of ``count`` speakers, drawn at random."""
+    speech = open_corpus(folder, None, ("speech",))
+    voices = []
+    for name in rng.permutation(sorted(set(speech.values("speaker"))))[:count]:
+        own = speech.where(speaker=(str(name),))
+        loaded = (own.load(int(k)) for k in rng.permutation(len(own)))
+        voices.append(next(x for x in loaded if len(x) >= 2 * RATE)[:LONGEST])
+    return voices
+
+
+def conditions(packs: Path, music: Sequence[Samples], count: int, voices: str = "") -> dict[str, list[Pair]]:
+    """Return mixtures of held-out voices with validation noise, by name; the same every time."""
     rng = np.random.default_rng(5)
-    speech, noise = (open_corpus(packs, ("val",), (kind,)) for kind in ("speech", "noise"))
-    voices = [speech.load(clip)[:LONGEST] for clip in speech if clip.frames >= 2 * RATE]
-    chosen = [voices[int(k)] for k in rng.choice(len(voices), count, replace=False)]
+    noise = open_corpus(packs, ("val",), ("noise",))
+    if voices:
+        chosen = held_out_voices(Path(voices), count, rng)
+    else:
+        speech = open_corpus(packs, ("val",), ("speech",))
+        long = [speech.load(clip)[:LONGEST] for clip in speech if clip.frames >= 2 * RATE]
+        chosen = [long[int(k)] for k in rng.choice(len(long), count, replace=False)]
     ambience = [noise.load(clip) for clip in noise if not clip.id.endswith(".wav")] or [noise.load(x) for x in noise]
 
     def among(sounds: Sequence[Samples], frames: int) -> Samples:
@@ -185,13 +203,20 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def write_card(card: Path, figures: str) -> None:
-    """Replace what stands between the marks of a card by these figures."""
+    """Replace the text between the marks of a card by these figures."""
     before, rest = card.read_text(encoding="utf-8").split(BEGIN, 1)
     card.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
 
 
 def main(
-    model: str, out: Path, packs: Path, voicebank: str = "", music: str = "", count: str = "12", card: str = ""
+    model: str,
+    out: Path,
+    packs: Path,
+    voicebank: str = "",
+    music: str = "",
+    voices: str = "",
+    count: str = "12",
+    card: str = "",
 ) -> None:
     """Measure a model and write its JSON and its pictures."""
 
@@ -209,7 +234,8 @@ def main(
         results["voicebank"] = before_and_after(clean_up, loaded(test), every=4)
     results["clean input"] = scores([(clean_up(s), s) for _, s in public])
     results["conditions"] = {
-        kind: before_and_after(clean_up, signals) for kind, signals in conditions(packs, tracks, int(count)).items()
+        kind: before_and_after(clean_up, signals)
+        for kind, signals in conditions(packs, tracks, int(count), voices).items()
     }
     falls = suppression(clean_up, packs, tracks[:12])
     results["noise alone"] = {

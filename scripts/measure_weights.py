@@ -30,7 +30,7 @@ HEAD = "| `--weights` | weights KB | flash KB | RAM KB | against fp32 | quality 
 
 
 def flash(source: Path) -> int | None:
-    """Bytes of code and constants for a Cortex-M4F, or None without its compiler."""
+    """Return the bytes of code and constants for a Cortex-M4F, or None without its compiler."""
     if shutil.which("arm-none-eabi-gcc") is None or shutil.which("arm-none-eabi-size") is None:
         return None
     made = source.with_suffix(".o")
@@ -40,7 +40,7 @@ def flash(source: Path) -> int | None:
 
 
 def quality(session: Session, corpus: Corpus, count: int) -> str:
-    """Accuracy of a spotter, or the mean PESQ of a denoiser."""
+    """Return the accuracy of a spotter, or the mean PESQ of a denoiser."""
     if session.settings.task == "classifier":
         shares = accuracy(session, corpus, count)
         return f"{100 * shares['accuracy']:.1f} % of {shares['clips']}"
@@ -82,14 +82,14 @@ def main() -> None:
 
 
 def response(session: Session) -> NDArray[np.float32]:
-    """The outputs for two seconds of noise."""
+    """Return the outputs for two seconds of noise."""
     x = 0.1 * np.random.default_rng(0).standard_normal(2 * session.settings.rate)
     session.reset()
     return session.process(x.astype(np.float32))
 
 
 def ratio(exact: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    """Signal-to-error ratio in dB."""
+    """Return the signal-to-error ratio in dB."""
     return float(10 * np.log10(np.square(exact).sum() / np.square(exact - other).sum()))
 
 

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from centaurus.audio.augment import coloured, hum
-from centaurus.data import Corpus
+from centaurus.audio.signal import dbfs, gain
+from centaurus.data import Corpus, pairs
 from centaurus.data.examples.keywords import bounds
 from centaurus.evaluation.live import says
 from centaurus.layer import Layer
@@ -38,6 +39,7 @@ ALONE = 0.14  # share of streams that are noise alone
 WHOLE = 0.35  # share of words that keep all of their clip
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
+JOINED, NOISE_LEVEL = 6, -26.0  # pairs whose noise makes a sound, and its level in dBFS
 TALK_LEVEL = -2.3  # log10 of the power at which speech is judged: -23 dBFS
 
 
@@ -107,6 +109,16 @@ def sounds_of(corpora: Iterable[Corpus]) -> list[Sound]:
         Sound(log_mel(corpus.load(clip)), clip.labels.get("transcript", "")) for corpus in corpora for clip in corpus
     )
     return [sound for sound in every if len(sound.frames) >= 20]
+
+
+def noise_of_pairs(corpus: Corpus) -> list[Sound]:
+    """Return what (noisy, clean) pairs differ by, the noise of a few pairs joined to one sound."""
+    both = pairs(corpus)
+    sounds = []
+    for first in range(0, len(both), JOINED):
+        parts = [corpus.load(noisy) - corpus.load(clean) for noisy, clean in both[first : first + JOINED]]
+        sounds.append(Sound(log_mel(np.concatenate([x * gain(NOISE_LEVEL - dbfs(x)) for x in parts]))))
+    return sounds
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import soxr
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
@@ -17,6 +18,8 @@ from centaurus.data import Clip, Corpus
 Samples = NDArray[np.float32]
 RATE = 16_000
 TINY = 1e-6  # of an RMS: digital silence is not scaled up
+VOICES = 0.45  # share of the pairs whose speech is replaced by another voice's
+RESPED, SPEEDS = 0.4, (0.9, 1.12)  # share of the pairs that are played faster or slower, and how much
 
 
 def rms(x: Samples) -> float:
@@ -60,17 +63,27 @@ class Mixer:
         return (noisy * gain).astype(np.float32), (clean * gain).astype(np.float32)
 
     def pair(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
-        """Recorded pairs; three in ten at another SNR, two in ten with the noise of another pair."""
-        noisy, clean = self._joined_pairs(rng)
+        """Recorded pairs, many with another voice in their noise at their SNR, or played faster or slower.
+
+        Three in ten are brought to another SNR, two in ten get the noise of another pair.
+        """
+        speed = rng.uniform(*SPEEDS) if rng.random() < RESPED else 1.0
+        length = int(np.ceil(self.length * speed)) + 1
+        noisy, clean = self._joined_pairs(rng, length)
+        if rng.random() < VOICES:
+            voice = self._joined_speech(rng, length)
+            noisy, clean = voice + (noisy - clean) * speech_rms(voice) / (speech_rms(clean) + TINY), voice
         kind = rng.random()
         if kind < 0.3:
             noisy = clean + (noisy - clean) * 10 ** (rng.uniform(-8, 6) / 20)
         elif kind < 0.5:
-            other = self._pair_noise(rng)
+            other = self._pair_noise(rng, length)
             if rng.random() < 0.3:
                 other = other + (noisy - clean)
             noisy = at_snr(clean, other, rng.uniform(-2, 18))
-        return noisy, clean
+        if speed != 1:
+            noisy, clean = (soxr.resample(x, RATE * speed, RATE, "MQ") for x in (noisy, clean))
+        return noisy[: self.length], clean[: self.length]
 
     def mixture(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
         """Speech in noise from -7 to 18 dB; some of it alone, some noise alone, in rooms, clipped, filtered."""
@@ -81,8 +94,8 @@ class Mixer:
         if kind < 0.05:
             noisy = clean
         else:
-            alone = kind < 0.24
-            noise = self.mistakable(rng) if alone and rng.random() < 0.4 else self.noise(rng)
+            alone = kind < 0.32
+            noise = self.mistakable(rng) if alone and rng.random() < 0.6 else self.noise(rng)
             if rng.random() < 0.2:
                 noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
             noisy = at_level(noise, -20) if alone else at_snr(clean, noise, rng.uniform(-7, 18))
@@ -115,7 +128,7 @@ class Mixer:
         """Noise of pairs, ambience, effects, music, babble, or synthetic noise."""
         kind = rng.random()
         if kind < 0.22:
-            return self._pair_noise(rng)
+            return self._pair_noise(rng, self.length)
         if kind < 0.50 or (kind < 0.62 and self.sources.effects is None):
             return varied(rng, self._recorded(rng, self.sources.noise))
         if kind < 0.62 and self.sources.effects is not None:
@@ -129,27 +142,36 @@ class Mixer:
 
     def mistakable(self, rng: np.random.Generator) -> Samples:
         """Effects, clicks, bursts or an engine: what is over before it is known, or has a pitch as voices have."""
-        if self.sources.effects is not None and rng.random() < 0.4:
+        if self.sources.effects is not None and rng.random() < 0.6:
             return varied(rng, self._recorded(rng, self.sources.effects))
         make = (_clicks, _bursts, _engine)[int(rng.integers(3))]
         return make(rng, self.length).astype(np.float32)
 
-    def _joined_pairs(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
+    def _joined_pairs(self, rng: np.random.Generator, length: int) -> tuple[Samples, Samples]:
         noisy, clean, at = [], [], 0
-        while at < self.length:
+        while at < length:
             a, b = self.sources.pairs[int(rng.integers(len(self.sources.pairs)))]
-            start = int(rng.integers(max(1, a.frames - self.length // 2))) if rng.random() < 0.5 else 0
-            frames = min(a.frames - start, self.length - at)
+            start = int(rng.integers(max(1, a.frames - length // 2))) if rng.random() < 0.5 else 0
+            frames = min(a.frames - start, length - at)
             noisy.append(self.pair_corpus.load(a, start, frames))
             clean.append(self.pair_corpus.load(b, start, frames))
             at += frames
         return np.concatenate(noisy), np.concatenate(clean)
 
-    def _pair_noise(self, rng: np.random.Generator) -> Samples:
+    def _joined_speech(self, rng: np.random.Generator, length: int) -> Samples:
+        corpus, pieces, at = self.sources.speech[0][0], [], 0
+        while at < length:
+            clip = corpus[int(rng.integers(len(corpus)))]
+            start = int(rng.integers(max(1, clip.frames - length // 2))) if rng.random() < 0.5 else 0
+            pieces.append(corpus.load(clip, start, min(clip.frames - start, length - at)))
+            at += len(pieces[-1])
+        return np.concatenate(pieces)
+
+    def _pair_noise(self, rng: np.random.Generator, length: int) -> Samples:
         a, b = self.sources.pairs[int(rng.integers(len(self.sources.pairs)))]
-        start = int(rng.integers(max(1, a.frames - self.length)))
-        frames = min(a.frames - start, self.length)
-        return np.resize(self.pair_corpus.load(a, start, frames) - self.pair_corpus.load(b, start, frames), self.length)
+        start = int(rng.integers(max(1, a.frames - length)))
+        frames = min(a.frames - start, length)
+        return np.resize(self.pair_corpus.load(a, start, frames) - self.pair_corpus.load(b, start, frames), length)
 
     def _recorded(self, rng: np.random.Generator, corpus: Corpus) -> Samples:
         """Recordings from a random place, one after another until the row is full; short effects with pauses."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from centaurus.export.c.write import export_wasm, find_clang
 from centaurus.export.write import export_and_compare
 from centaurus.models import load_network, shipped
-from centaurus.runtime.cards import read_card
+from centaurus.runtime.measure import read_card
 
 MOST_BYTES = 6_500_000
 WITHOUT_MODULE = ("denoise-16k-live", "denoise-16k-raw", "kws-30-raw")

@@ -48,10 +48,10 @@ MUTATIONS = (
     ),
     Mutation(
         "keyed ignores the epoch",
-        "train/loader.py",
+        "train/loop.py",
         "[self.seed, 1, *key]",
         "[self.seed, 1, key[1]]",
-        "tests/train/test_parts.py::test_an_example_is_augmented_anew_in_every_epoch_and_the_same_in_any_process",
+        "tests/train/test_parts.py::test_augmentation_differs_by_epoch_and_is_the_same_in_any_process",
     ),
     Mutation(
         "denoiser flush keeps what the resampler gave too much",

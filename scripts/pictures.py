@@ -23,7 +23,7 @@ TRAINING: list[list[Step]] = [
         ("corpus", "data.open_corpus:\nclips with labels", 2),
         ("cache", "data.prepared:\ndecoded once, int16", 2),
         ("examples", "data.examples: drawn and\naugmented by (epoch, index)", 1),
-        ("batches", "train.loader: order is a\nfunction of seed and step", 1),
+        ("batches", "train.loop: order is a\nfunction of seed and step", 1),
     ],
     [
         ("network", "models: layers run whole,\ncontracted as planned", 1),
@@ -35,7 +35,7 @@ TRAINING: list[list[Step]] = [
 RUNTIME: list[list[Step]] = [
     [
         ("samples", "a file, pipe, microphone\nor array; any rate", 0),
-        ("resample", "audio.resample: to the\nmodel's rate, streaming", 1),
+        ("resample", "audio.signal: to the\nmodel's rate, streaming", 1),
         ("chunk", "runtime.session: waits\nfor `chunk` samples", 1),
         ("step", "onnxruntime: audio and\nstates in and out", 1),
     ],

@@ -20,7 +20,7 @@ S = TypeVar("S", bound=Training)
 
 
 def shorter(settings: S, share: float) -> S:
-    """The same settings for a share of the budget."""
+    """Return the same settings for a share of the budget."""
     return replace(
         settings,
         minutes=settings.minutes * share,
@@ -30,7 +30,7 @@ def shorter(settings: S, share: float) -> S:
 
 
 def save_mean(models: Mapping[Path, float], path: Path) -> Path:
-    """A model with the mean of the weights of several of one table, each with its share."""
+    """Write a model with the mean of the weights of several models of one table, each with its share."""
     (first, total), *others = [(load_network(str(model)), share) for model, share in models.items()]
     with torch.no_grad():
         for other, share in others:

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def describe(name: str, net: Layer) -> dict[str, Any]:
-    """Counts of a network, and its layers with a state in the order they run."""
+    """Return the counts of a network, and its layers with a state in the order they run."""
     report = count(net, rate=RATE)
     return {
         "name": name,
@@ -57,7 +57,7 @@ def describe(name: str, net: Layer) -> dict[str, Any]:
 
 
 def stateful(layer: Layer, hertz: Fraction = Fraction(RATE)) -> Iterator[tuple[Layer, Fraction]]:
-    """State-space layers and spectral front ends below a layer, with the rate at which they run."""
+    """Yield the state-space layers and spectral front ends below a layer, with the rate at which they run."""
     if isinstance(layer, SSM | S6 | Analysis | Synthesis | Mel):
         yield layer, hertz
     elif isinstance(layer, Composite):
@@ -67,7 +67,7 @@ def stateful(layer: Layer, hertz: Fraction = Fraction(RATE)) -> Iterator[tuple[L
 
 
 def layer_row(layer: Layer, hertz: Fraction) -> dict[str, Any]:
-    """One layer as a row: kind, rate of its input in Hz, channels in and out, and states (complex numbers)."""
+    """Return a layer as a row: kind, rate of its input in Hz, channels in and out, and states (complex numbers)."""
     numbers = sum(x.numel() for x in state_tensors(layer.init_state(1)))
     row = {"rate": rounded(float(hertz)), "states": numbers}
     match layer:
@@ -89,7 +89,7 @@ def layer_row(layer: Layer, hertz: Fraction) -> dict[str, Any]:
 
 
 def trained(net: Layer) -> Iterator[dict[str, Any]]:
-    """Memory and modes of every layer of a trained network, and of the same layer as it is initialised."""
+    """Yield memory and modes of every layer of a trained network, and of the same layer as it is initialised."""
     for number, (layer, hertz) in enumerate(stateful(net), 1):
         if not isinstance(layer, SSM):
             continue
@@ -110,7 +110,7 @@ def trained(net: Layer) -> Iterator[dict[str, Any]]:
 
 @torch.no_grad()
 def pictures(layer: SSM, hertz: float) -> dict[str, Any]:
-    """Time constants (ms) and frequencies (Hz) of the modes, and the energy (dB) later than each time (ms)."""
+    """Return time constants (ms) and frequencies (Hz) of the modes, and the energy (dB) later than each time (ms)."""
     log_dt = layer.log_dt.double()
     axes = [1 if i not in layer.topology.step_indices() else layer.topology.size[i] for i in layer.topology.modes]
     dt = torch.exp(log_dt).reshape(axes).expand_as(layer.A_real)
@@ -128,12 +128,12 @@ def pictures(layer: SSM, hertz: float) -> dict[str, Any]:
 
 
 def folded(angle: float) -> float:
-    """The angle of a mode within 0 and π: what lies above half the rate is folded below it."""
+    """Return the angle of a mode between 0 and π: what lies above half the rate is aliased below it."""
     return abs((angle + math.pi) % (2 * math.pi) - math.pi)
 
 
 def memory(layer: SSM, hertz: float) -> tuple[list[float], list[float]]:
-    """Energy of the impulse response after each time, against all of it."""
+    """Return the energy of the impulse response after each time, relative to all of it."""
     inputs = min(INPUTS, layer.in_channels)
     u = torch.zeros(inputs, layer.in_channels, LONGEST, dtype=layer.log_dt.dtype)
     u[torch.arange(inputs), torch.linspace(0, layer.in_channels - 1, inputs).long(), 0] = 1.0
@@ -147,7 +147,7 @@ def memory(layer: SSM, hertz: float) -> tuple[list[float], list[float]]:
 
 
 def rounded(number: float) -> float:
-    """Three digits are enough for a picture, and keep the file small."""
+    """Return numbers of three digits, which are enough for a picture and keep the file small."""
     return float(f"{number:.3g}") if number < 1e5 else round(number)
 
 

@@ -20,14 +20,14 @@ from centaurus.data import Keywords
 from centaurus.recipes import kws
 from centaurus.recipes.kws import KeywordSettings
 from centaurus.system import replacing
-from centaurus.train.loader import Order, batches
+from centaurus.train.loop import Order, batches
 from centaurus.train.optim import Budget, cosine, muon, set_rate
 
 BANDS, POINTS, WINDOW, HOP = 40, 512, 400, 160
 
 
 class Residual(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ class Listener(nn.Module):
 
 
 def mel(hertz: float) -> float:
-    """The scale on which the bands have equal widths."""
+    """Return a frequency on the mel scale, on which the bands have equal widths."""
     return 2595 * math.log10(1 + hertz / 700)
 
 
 def masked(x: Tensor, axis: int, widest: int) -> Tensor:
-    """Two stretches of an axis of each row set to the mean, which is zero."""
+    """Return rows with two stretches of an axis set to the mean, which is zero."""
     place = torch.arange(x.shape[axis]).view([-1 if k == axis else 1 for k in range(x.dim())])
     for _ in range(2):
         width = torch.randint(0, widest, (len(x), 1, 1, 1))
@@ -131,7 +131,7 @@ def teach(settings: KeywordSettings, data: Path, path: Path) -> Path:
 
 
 def mixed_loss(net: Listener, audio: Tensor, label: Tensor) -> Tensor:
-    """Cross-entropy, in half of the batches of mixtures of two words, with the labels of both."""
+    """Return the cross-entropy, in half of the batches of mixtures of two words, with the labels of both."""
     share = 1.0 if torch.rand(()) < 0.5 else float(torch.distributions.Beta(0.4, 0.4).sample())
     other = torch.randperm(len(audio))
     logits = net(share * audio + (1 - share) * audio[other] if share < 1 else audio)
@@ -140,7 +140,7 @@ def mixed_loss(net: Listener, audio: Tensor, label: Tensor) -> Tensor:
 
 
 def export(net: Listener, classes: list[str], path: Path) -> None:
-    """As an ONNX file with the names of its classes."""
+    """Write the network as an ONNX file with the names of its classes."""
     import onnx
 
     waves = torch.zeros(2, 1, net.rate + 480)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from centaurus.runtime.cards import describe_shipped
+from centaurus.runtime.measure import describe_shipped
 from scripts.docs import with_figures
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,6 @@ FILES = sorted(SOURCE.rglob("*.py"))
 TENSORS = {"kernels", "layer", "native", "planner"}
 ALLOWED = {
     "system": set(),
-    "hub": set(),
     "tasks": set(),
     "kernels": {"native", "planner"},
     "layer": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from importlib import metadata
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from centaurus import system
 from centaurus.audio import AudioError
-from centaurus.data.sources import SourceError
+from centaurus.data.layouts import SourceError
 from centaurus.export.write import ExportError
 from centaurus.models.io import ModelError, ModelNotFoundError
 from centaurus.runtime import SessionError
@@ -22,6 +24,7 @@ from centaurus.system import (
     OutputError,
     choose_threads,
     install_command,
+    replacing,
     what_to_install,
 )
 from centaurus.train.run import RunError
@@ -79,3 +82,32 @@ def test_an_error_about_a_file_carries_path_and_reason_also_between_processes(ki
     assert kind("no file at all").path is None
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert (type(copy), str(copy), copy.reason, copy.path) == (kind, str(error), error.reason, error.path)
+
+
+@pytest.mark.parametrize("attempts", [2, 100])
+def test_a_file_that_is_open_elsewhere_is_replaced_a_little_later_on_windows(
+    attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[Path] = []
+    rename = os.replace
+
+    def refuse(source: Path, target: Path) -> None:
+        tries.append(source)
+        if len(tries) <= attempts:
+            raise PermissionError(13, "Access is denied", str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(system, "WINDOWS", True)
+    monkeypatch.setattr(system, "RENAME_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "replace", refuse)
+    target = tmp_path / "a.txt"
+    target.write_text("old", encoding="utf-8")
+    if attempts < 4:
+        with replacing(target) as temporary:
+            temporary.write_text("new", encoding="utf-8")
+    else:
+        with pytest.raises(OutputError, match="Access is denied"), replacing(target) as temporary:
+            temporary.write_text("new", encoding="utf-8")
+    assert target.read_text(encoding="utf-8") == ("new" if attempts < 4 else "old")
+    assert len(tries) == min(attempts + 1, 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -7,7 +7,6 @@ are listed in ``__init__.pyi``, which type checkers read.
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from typing import Any
 
 import lazy_loader
@@ -18,7 +17,9 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> Any:
     """Import a public name from its module; where a package is missing, say which extra has it."""
     if name == "__version__":
-        return _version()
+        from centaurus.system import package_version
+
+        return package_version()
     if name not in __all__ and not name.startswith("_"):
         raise AttributeError(f"module 'centaurus' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     try:
@@ -27,10 +28,3 @@ def __getattr__(name: str) -> Any:
         from centaurus.system import what_to_install
 
         raise ImportError(what_to_install(error)) from error
-
-
-def _version() -> str:
-    try:
-        return metadata.version("centaurus-ssm")
-    except metadata.PackageNotFoundError:
-        return "0.0.0+source"

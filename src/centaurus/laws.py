@@ -55,15 +55,15 @@ def relative_error(actual: Tensor, expected: Tensor, floor: float = 1e-30) -> fl
 
 
 def splits(hops: int, seed: int = 0) -> list[list[int]]:
-    """Return ways to cut a signal into pieces, in hops: single hops at first, halves, and at random places."""
+    """Return splits of a signal into pieces, in hops: single hops at first, halves, and at random places."""
     singles = min(hops, 8)
     cuts = sorted(random.Random(seed).sample(range(1, hops), min(hops - 1, 4)))
-    ways = [
+    cuts_in_hops = [
         [1] * singles + [hops - singles] * (hops > singles),
         [hops - hops // 2] + [hops // 2] * (hops > 1),
         [b - a for a, b in zip([0, *cuts], [*cuts, hops], strict=True)],
     ]
-    return list({tuple(sizes): sizes for sizes in ways}.values())
+    return list({tuple(sizes): sizes for sizes in cuts_in_hops}.values())
 
 
 def run(layer: Layer, u: Tensor, sizes: Sequence[int] | None = None) -> Tensor:

@@ -6,15 +6,23 @@ and without history. State is explicit, differentiable, batched on axis 0, and b
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Union, final
+from typing import Any, NamedTuple, Union, final
 
 import torch
 from torch import Tensor, nn
 
 State = Union[Tensor, tuple["State", ...]]  # noqa: UP007 - the name is not yet bound
+
+
+class Counts(NamedTuple):
+    """Parameters, and FLOPs per input frame, as the paper counts them: no biases, norms or activations."""
+
+    parameters: int = 0
+    flops: int | Fraction = 0
 
 
 class Layer(nn.Module, ABC):
@@ -36,14 +44,15 @@ class Layer(nn.Module, ABC):
         """
 
     def arguments(self) -> dict[str, Any]:
-        """Return the constructor arguments of an equal layer, as plain data and the layers inside."""
-        raise TypeError(f"{type(self).__name__} does not implement arguments(), which saving and repr need")
+        """Return the constructor arguments of an equal layer: the attributes that are named like the arguments."""
+        known = inspect.signature(type(self)).parameters.values()
+        return {p.name: getattr(self, p.name) for p in known if p.kind is p.POSITIONAL_OR_KEYWORD}
 
     def extra_repr(self) -> str:
         """Return the sizes and options that ``repr`` shows."""
         try:
             arguments = self.arguments()
-        except TypeError:
+        except AttributeError:  # a layer that keeps an argument under another name and does not say so
             return ""
         return ", ".join(f"{name}={x}" for name, x in arguments.items() if not isinstance(x, nn.Module | Mapping))
 
@@ -106,10 +115,29 @@ def _lengths(lengths: Tensor | Sequence[int], u: Tensor) -> Tensor:
     return sizes
 
 
-def _check_signal(layer: Layer, u: Tensor) -> None:
+def check_layer(value: object, start: str) -> None:
+    """Raise TypeError unless a value is a layer. ``start`` begins the message, which says what to use instead."""
+    if isinstance(value, Layer):
+        return
+    instead = ""
+    if isinstance(value, nn.Sequential | nn.ModuleList):
+        instead = ": pass its layers to Serial"
+    elif isinstance(value, nn.Linear):
+        size = f"{value.in_features}, {value.out_features}"
+        instead = f": use Pointwise({size}), which acts on the channels of every frame"
+    elif isinstance(value, nn.Module):
+        instead = ": a torch module without memory goes into Lift(module)"
+    raise TypeError(f"{start}, got {type(value).__name__}{instead}")
+
+
+def check_tensor(name: str, u: object) -> None:
+    """Raise TypeError for a signal that is not a torch tensor."""
     if not isinstance(u, Tensor):
-        name = type(layer).__name__
         raise TypeError(f"{name} takes a torch tensor, got {type(u).__name__}: use torch.from_numpy(x) or torch.tensor")
+
+
+def _check_signal(layer: Layer, u: Tensor) -> None:
+    check_tensor(type(layer).__name__, u)
     if u.dim() != 3:
         raise ValueError(f"{type(layer).__name__} takes (batch, channels, time), got shape {tuple(u.shape)}")
     if u.shape[-1] < 1 or u.shape[0] < 1:

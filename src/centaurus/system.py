@@ -1,12 +1,15 @@
-"""Files written whole or not at all, shipped models, the cache folder, and packages that are not always installed."""
+"""Files written whole or not at all, models that ship or are on the Hub, the cache folder, optional packages."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +34,7 @@ WITH_TORCH = ("export", "train")  # extras that include the extra torch
 
 
 WINDOWS = os.name == "nt"
+RENAME_PAUSES = (0.01, 0.1, 0.5, 1.0)  # seconds between attempts: scanners hold a new file for less than a second
 RESERVED = {
     "CON",
     "PRN",
@@ -40,6 +44,9 @@ RESERVED = {
     "CONOUT$",
     *(port + n for port in ("COM", "LPT") for n in "123456789¹²³"),
 }
+STEM = "model"
+SUFFIXES = (".safetensors", ".onnx")
+CARDS = ("{stem}.md", "card.md")  # beside a model, in this order
 
 
 class FileError(Exception):
@@ -51,11 +58,11 @@ class FileError(Exception):
 
 
 class OutputError(FileError, OSError):
-    """Something cannot be written: it exists, the disk is full, the format cannot hold it."""
+    """A file that cannot be written: it exists, the disk is full, or the format does not support the data."""
 
 
 class MissingModelError(FileError, FileNotFoundError):
-    """There is no such model, as a file, on the Hub or among those that ship. The reason names it."""
+    """A model that is neither a file, nor on the Hub, nor among those that ship. The reason names it."""
 
     def __str__(self) -> str:
         return self.reason
@@ -82,13 +89,22 @@ def replacing(
         yield temporary
         _check_target(target, overwrite)
         _set_mode(temporary, target, like)
-        os.replace(temporary, target)
+        _rename(temporary, target)
     except OSError as error:
         if error.filename is None or os.fspath(error.filename) != os.fspath(temporary):
             raise
         raise OutputError(f"could not be written: {error.strerror}", named) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Replace the target. On Windows that fails while a virus scanner or another reader has the file open."""
+    for seconds in RENAME_PAUSES if WINDOWS else ():
+        with suppress(PermissionError):
+            return os.replace(source, target)
+        time.sleep(seconds)
+    return os.replace(source, target)
 
 
 def is_reserved(name: str) -> bool:
@@ -119,7 +135,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 
 def _set_mode(temporary: Path, target: Path, like: str | os.PathLike[str] | None) -> None:
-    """Modes of mkstemp and of libraries do not follow the umask."""
+    """Set the mode that the umask asks for, which those of mkstemp and of libraries do not follow."""
     mask = os.umask(0)
     os.umask(mask)
     if target.exists():
@@ -138,6 +154,14 @@ def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
         file.write(data.encode(errors="surrogateescape") if isinstance(data, str) else data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def package_version() -> str:
+    """Return the version of the installed package; one of its own for a source tree that is not installed."""
+    try:
+        return metadata.version("centaurus-ssm")
+    except metadata.PackageNotFoundError:
+        return "0.0.0+source"
 
 
 def shipped_models(suffix: str) -> list[str]:
@@ -183,7 +207,7 @@ def cache_folder(name: str = "") -> Path:
 
 
 def choose_threads(environment: MutableMapping[str, str]) -> str:
-    """Set how OpenMP's threads work where the environment does not say, and return that in words.
+    """Set how OpenMP's threads work, unless the environment does, and return a description.
 
     Takes effect if torch is not imported yet. One thread for every core that this process may use, and threads that
     sleep while they wait: by default they spin, which on a machine that is not idle costs more than they bring.
@@ -244,3 +268,37 @@ def install_command(name: str) -> str:
 
 def _packages(name: str) -> tuple[str, ...]:
     return (*(EXTRAS["torch"] if name in WITH_TORCH else ()), *EXTRAS[name])
+
+
+def push(model: str | os.PathLike[str], repository: str, private: bool = False) -> list[str]:
+    """Upload a model's file, its other form and its card if they lie beside it; return the names in the repository.
+
+    ``repository`` is ``user/model``; it is made if it does not exist. The token is the one that ``hf auth login``
+    stored, or ``HF_TOKEN``.
+    """
+    hub = extra("huggingface_hub")
+    sources = find_files(model)
+    name = repository.removeprefix(HUB)
+    with tempfile.TemporaryDirectory(prefix="centaurus-") as folder:
+        for target, source in sources.items():
+            shutil.copyfile(source, Path(folder) / target)
+        api = hub.HfApi()
+        try:
+            api.create_repo(name, private=private, exist_ok=True)
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Upload {Path(model).stem}")
+        except Exception as error:  # those of the HTTP client have nothing in common
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise OutputError(f"could not be uploaded: {reason}", f"{HUB}{name}") from error
+    return sorted(sources)
+
+
+def find_files(model: str | os.PathLike[str]) -> dict[str, Path]:
+    """Return what to upload by its name in the repository, for a model's file or the name of a shipped one."""
+    path = find_model(model, SUFFIXES[-1])
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: a model is a {' or '.join(SUFFIXES)} file")
+    beside = {f"{STEM}{suffix}": path.with_suffix(suffix) for suffix in SUFFIXES}
+    present = {name: file for name, file in beside.items() if file.is_file()}
+    cards = [path.with_name(card.format(stem=path.stem)) for card in CARDS]
+    card = next((card for card in cards if card.is_file()), None)
+    return present if card is None else present | {"README.md": card}

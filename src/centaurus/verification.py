@@ -34,7 +34,7 @@ class Verification:
         return all(law.holds for law in self.laws)
 
     def json(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as plain data."""
         return {"holds": self.holds, "laws": [law._asdict() | {"holds": law.holds} for law in self.laws]}
 
     def __str__(self) -> str:

@@ -116,7 +116,7 @@ def test_recordings_joined_into_one_file_are_all_read(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["flac", "au", "caf", "w64"])
-def test_files_joined_one_behind_another_are_all_read(kind: str, tmp_path: Path) -> None:
+def test_files_concatenated_are_all_read(kind: str, tmp_path: Path) -> None:
     lengths, joined = (20_000, 30_000, 7_000), tmp_path / f"joined.{kind}"
     for k, length in enumerate(lengths):
         soundfile.write(tmp_path / f"{k}.{kind}", tone()[:length], RATE)
@@ -152,7 +152,7 @@ KINDS = ("wav", "aiff", "au", "w64", "caf", "ogg", "opus", "mp3", "flac", "rf64"
 
 @pytest.mark.parametrize("name", [f"a.{kind}" for kind in KINDS])
 @pytest.mark.parametrize("lost", [1, 100, 0.5])
-def test_files_that_are_cut_short_are_refused(name: str, lost: float, tmp_path: Path) -> None:
+def test_truncated_files_are_refused(name: str, lost: float, tmp_path: Path) -> None:
     path = tmp_path / name
     audio.write(path, tone(1, 16_000), 16_000)
     data = path.read_bytes()
@@ -208,7 +208,7 @@ def test_wav_that_outgrew_its_header_is_read_to_its_end(length: int, gigabytes: 
         assert file.read(100).shape == (1, 5)
 
 
-def test_wav_without_samples_and_with_chunks_behind_is_empty(tmp_path: Path) -> None:
+def test_wav_without_samples_before_other_chunks_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     audio.write(path, tone(0.0), RATE)
     note = b"LIST" + struct.pack("<I", 5) + b"hello"

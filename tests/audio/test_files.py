@@ -168,9 +168,7 @@ def test_an_unfinished_file_is_not_seen_under_its_name(tmp_path: Path) -> None:
         ("x" * 300 + ".wav", {"rate": 16_000}, "File name too long"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_is(
-    tmp_path: Path, name: str, arguments: dict, words: str
-) -> None:
+def test_what_cannot_be_written_is_an_error_at_once(tmp_path: Path, name: str, arguments: dict, words: str) -> None:
     (tmp_path / "a.wav").write_bytes(b"mine")
     with pytest.raises(audio.OutputError, match=words) as caught:
         audio.write(tmp_path / name, tone(), **arguments)
@@ -196,7 +194,7 @@ def small_disk() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
 @pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_an_error_with_the_path(tmp_path: Path, name: str) -> None:
     x = np.random.default_rng(0).normal(0, 0.1, 1_000_000).astype(np.float32)
     with pytest.raises(audio.OutputError, match=rf"{name}: could not be written"):
         audio.write(tmp_path / name, x, 16_000)

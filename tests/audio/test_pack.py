@@ -56,7 +56,7 @@ def test_known_rows() -> None:
     assert packing.fill == 14 / 16
 
 
-def test_what_cannot_be_packed_is_said() -> None:
+def test_what_cannot_be_packed_is_an_error() -> None:
     with pytest.raises(ValueError, match="recording 1 has unknown length"):
         pack_whole([3, -1], 8)
     with pytest.raises(ValueError, match="at least one frame"):

@@ -14,7 +14,7 @@ RATES = st.sampled_from([8000, 11_025, 16_000, 22_050, 44_100, 48_000])
 
 @settings(max_examples=25)
 @given(RATES, RATES, st.integers(1, 2), st.lists(st.integers(0, 3000), max_size=6), st.booleans())
-def test_any_pieces_equal_the_whole(a: int, b: int, channels: int, sizes: list[int], flat: bool) -> None:
+def test_streaming_equals_offline(a: int, b: int, channels: int, sizes: list[int], flat: bool) -> None:
     x = np.random.default_rng(len(sizes)).normal(size=(channels, sum(sizes))).astype(np.float32)
     if flat and channels == 1:
         x = x[0]

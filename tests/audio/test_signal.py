@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from centaurus import audio
 from centaurus.audio import augment
-from centaurus.audio.spectrogram import frame_count
+from centaurus.audio.signal import frame_count
 
 
 def noise(frames: int, seed: int = 0) -> np.ndarray:
@@ -131,7 +131,7 @@ def test_a_spectrogram_shows_a_tone_where_it_is(frames: int) -> None:
 def test_a_picture_has_a_panel_for_each_signal(tmp_path: Path) -> None:
     sizes = []
     for count in (1, 3):
-        audio.save_png(tmp_path / "a.png", {f"signal {k}": noise(16_000, k) for k in range(count)}, 16_000, title="t")
+        audio.save_png(tmp_path / "a.png", {f"signal {k}": noise(16_000, k) for k in range(count)}, 16_000)
         data = (tmp_path / "a.png").read_bytes()
         assert data.startswith(b"\x89PNG")
         sizes.append(struct.unpack(">II", data[16:24]))

@@ -14,12 +14,12 @@ from tests.train import toy
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
 
 
-def test_kills_leave_runs_that_go_on_and_files_that_are_whole(tmp_path: Path) -> None:
+def test_killed_runs_resume_and_files_are_whole(tmp_path: Path) -> None:
     attack.kill_training(3, random.Random(0), tmp_path)
     attack.kill_writing(4, random.Random(0), tmp_path)
 
 
-def test_a_run_that_does_not_go_on_exactly_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_resume_exactly_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(([1, 2], [1, 2, 2]))
     monkeypatch.setattr(toy, "losses", lambda run: next(lines))
     with pytest.raises(attack.FaultError, match="did not go on exactly"):

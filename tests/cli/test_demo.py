@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from centaurus.audio import read
-from centaurus.cli import demo
+from centaurus.cli import serve
 from tests.cli.run import run
 from tests.runtime.models import exported
 
 
 @pytest.fixture(autouse=True)
 def no_planner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_plan_and_stream", lambda quiet: {})  # it has a test of its own
+    monkeypatch.setattr(serve, "_plan_and_stream", lambda quiet: {})  # it has a test of its own
 
 
 def test_the_clip_is_what_its_list_of_words_says() -> None:
@@ -51,11 +51,11 @@ def test_the_demo_writes_sound_and_a_picture(capsys: pytest.CaptureFixture[str],
     assert list(again["transcribe"]) == ["clean", "noisy", "denoised"]
 
 
-def test_without_models_the_demo_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_demo_reports_missing_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     done = run(capsys, "demo", "--denoiser", "none", "--spotter", "neither", "--recogniser", "nor", "-o", str(tmp_path))
     assert done.code == 0
     assert "The model none is not part of this installation" in done.out
-    assert "The model nor is not part of this installation: nothing is written down." in done.out
+    assert "The model nor is not part of this installation: nothing is transcribed." in done.out
     assert not list(tmp_path.iterdir())
 
 
@@ -79,7 +79,7 @@ def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
     assert "SI-SDR denoised" in done.stdout
 
 
-def test_the_recogniser_that_ships_writes_the_clip_down(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_recogniser_transcribes_the_clip(capsys: pytest.CaptureFixture[str]) -> None:
     """A voice of formulas that no training heard, clean: most words, where they are."""
     assets = Path(str(files("centaurus") / "assets"))
     said = json.loads((assets / "demo.json").read_text())["words"]

@@ -76,7 +76,7 @@ def test_rate_channels_length_and_samples_are_kept(
     for key in ("samplerate", "channels", "frames", "subtype"):
         assert getattr(before, key) == getattr(after, key)
     assert done.json()[0]["frames"] == before.frames
-    assert ("above 8 kHz follows the model's gain" in done.err) == (rate > 16_000)
+    assert ("above 8 kHz has the gain of the model's top band" in done.err) == (rate > 16_000)
     narrow = denoise(tmp_path / name, "-o", out, "--force", "--band", "narrow")
     assert ("above 8 kHz was removed" in narrow.err) == (rate > 16_000)
 
@@ -141,7 +141,7 @@ def test_no_samples_give_no_samples(denoise: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "none.denoised.png").stat().st_size > 1000
 
 
-def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(
+def test_a_plot_that_cannot_be_drawn_is_an_error_before_the_work(
     denoise: Cli, wav: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

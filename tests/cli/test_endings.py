@@ -17,7 +17,7 @@ import pytest
 import soundfile
 
 from centaurus import system
-from centaurus.cli import faults
+from centaurus.cli import output
 from centaurus.system import is_reserved
 from tests.cli.run import run
 
@@ -219,6 +219,23 @@ def test_names_of_devices_are_refused_on_windows(
     assert [path.name for path in noise.parent.iterdir()] == ["a.wav"]
 
 
+def test_windows_reports_a_closed_pipe_as_an_invalid_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, bad_name = OSError(22, "Invalid argument"), OSError(22, "Invalid argument", "a?.wav")
+    assert [output.exit_code(error) for error in (closed, bad_name)] == [2, 2]
+    monkeypatch.setattr(output, "WINDOWS", True)
+    assert [output.exit_code(error) for error in (closed, bad_name)] == [141, 2]
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_files_on_windows_get_every_character(windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.BytesIO()
+    monkeypatch.setattr(output, "WINDOWS", windows)
+    monkeypatch.setattr(output.sys, "stdout", io.TextIOWrapper(data, encoding="cp1252", write_through=True))
+    output.prepare_streams()
+    output.show_line("→")
+    assert data.getvalue().rstrip() == ("→".encode() if windows else b"?")
+
+
 def test_a_full_disk_and_missing_memory_have_codes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,10 +246,10 @@ def test_a_full_disk_and_missing_memory_have_codes(
 
     interrupted = ImportError("initialization failed")
     interrupted.__cause__ = KeyboardInterrupt()
-    assert faults.exit_code(interrupted) == 130
+    assert output.exit_code(interrupted) == 130
     monkeypatch.setattr(networks.output, "show_json", full)
     assert run(capsys, "models", "--json").code == 5
-    assert faults.exit_code(OSError(28, "No space left on device")) == 5
+    assert output.exit_code(OSError(28, "No space left on device")) == 5
 
     def greedy(*_: object) -> None:
         raise MemoryError

@@ -91,7 +91,7 @@ def test_verify_finds_a_file_that_is_not_its_weights(weights: Path, capsys: Capt
     assert broken == ["pieces = words.safetensors whole, in torch"]
 
 
-def test_bench_for_people_and_for_programs(weights: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_prints_a_table_or_json(weights: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = run(capsys, "bench", str(weights), "--seconds", "0.1", "--chunk", "512")
     assert done.code == 0, done.err

@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import soundfile
 
-from centaurus.decode import join
+from centaurus.cli import listening
+from centaurus.decode import Keyword, join
 from centaurus.runtime import spot, transcribe
 from tests.cli.run import Result, run
 from tests.runtime.models import exported
@@ -80,7 +81,7 @@ def test_a_transcript_in_every_format(cli: Cli, wav: Path) -> None:
     assert " ".join(line.partition("]  ")[2] for line in text.splitlines()) == join(words)
 
 
-def test_live_text_ends_as_the_transcript(cli: Cli, wav: Path) -> None:
+def test_live_text_equals_the_transcript(cli: Cli, wav: Path) -> None:
     words = transcribe(bursts(3), 16_000, exported("recognizer"))
     lines = cli("transcribe", wav, "--live").out.splitlines()
     full = [line for line, after in zip(lines, [*lines[1:], ""], strict=True) if not after.startswith(line)]
@@ -191,6 +192,20 @@ def test_a_command_runs_on_every_keyword(cli: Cli, wav: Path, tmp_path: Path) ->
     words = sorted(json.loads(line)["keyword"] for line in lines)
     assert words
     assert sorted(heard.read_text().split()) == words
+
+
+def test_a_command_on_windows_keeps_its_backslashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+
+    def start(command: object, env: dict[str, str]) -> SimpleNamespace:
+        started.append(command)
+        return SimpleNamespace(poll=lambda: 0, wait=lambda: 0)
+
+    monkeypatch.setattr(listening.output, "WINDOWS", True)
+    monkeypatch.setattr(listening.subprocess, "Popen", start)
+    command = r'"C:\my tools\say.exe" hello'
+    listening.Launcher(command)(Keyword("yes", 1.0, 0.9))
+    assert started == [command]
 
 
 def test_words_restrict_the_report(cli: Cli, wav: Path) -> None:

@@ -29,7 +29,7 @@ def test_help_names_every_command_at_80_columns(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_speaks_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_can_print_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = run(capsys, command, "--help")
     assert done.code == 0
     assert "--json" in done.out

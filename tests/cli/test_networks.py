@@ -10,7 +10,7 @@ import pytest
 import centaurus as ct
 from centaurus.models import names
 from centaurus.runtime import Session
-from centaurus.runtime.cards import read_card
+from centaurus.runtime.measure import read_card
 from centaurus.runtime.modelfile import find_model, shipped_models
 from centaurus.ssm import SSM
 from tests.cli.run import run
@@ -127,7 +127,7 @@ def test_verify_fails_when_a_law_is_broken(
         ("missing.safetensors", ["missing.safetensors"]),
     ],
 )
-def test_a_name_that_is_nothing_is_one_message(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_one_message(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("count", "verify"):
         done = run(capsys, command, name)
         assert (done.code, done.out) == (4 if name.endswith(".safetensors") else 2, "")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from centaurus import tasks
-from centaurus.cli.evaluate import _cells
+from centaurus.cli.train import _cells
 from centaurus.evaluation import live
 from centaurus.models import Row, SpotterTable, classifier, load, save
 from centaurus.recipes import RECIPES
@@ -162,7 +162,7 @@ def test_settings_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
         (("train", "kw"), "no recipe 'kw'; did you mean kws?"),
         (("train", "kws"), "--data FOLDER is needed"),
         (("train", "kws", "bacth=3", "--show"), "no setting 'bacth'; did you mean batch?"),
-        (("train", "kws", "--resume", "nowhere"), "--resume goes on with a run's own settings"),
+        (("train", "kws", "--resume", "nowhere"), "--resume continues a run with its own settings"),
         (("train", "--resume", "nowhere"), "nowhere is not a run folder"),
         (("train", "kws", "--data", "nowhere"), "nowhere"),
         (("eval", "nothing.safetensors", "--data", "nowhere"), "no model file"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from centaurus import audio, data
 from centaurus.audio import AudioError
 from centaurus.data import Clip, Corpus, Faults
-from centaurus.data.cache import frames_at_rate
+from centaurus.data.corpus import frames_at_rate
 
 
 def noise(frames: int, seed: int = 0) -> np.ndarray:
@@ -39,7 +41,7 @@ def test_a_part_equals_that_part_of_the_whole(
     if mapped:
         path = recordings[rate].with_suffix(".npy")
         if not path.exists():
-            np.save(path, data.cache.to_int16(audio.read(recordings[rate]).mono))
+            np.save(path, data.corpus.to_int16(audio.read(recordings[rate]).mono))
         clip = Clip(path, "a", rate=rate)
     whole = data.load(clip, 16_000)
     assert len(whole) == 32_000
@@ -150,3 +152,11 @@ def test_corpora_are_chosen_from_and_travel_to_workers(tmp_path: Path) -> None:
 
 
 SPLITS = [("train", "a"), ("val", "a"), ("test", "b"), ("train", "b")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names of text only")
+def test_a_file_whose_name_is_not_utf8_is_cached(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.wav"))
+    audio.write(path, np.full(1600, 0.1, np.float32), 16_000)
+    ready = data.prepared(data.Corpus("x", (data.Clip(path, "a"),)), tmp_path / "cache")
+    assert [clip.frames for clip in ready] == [1600]

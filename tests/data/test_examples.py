@@ -36,7 +36,7 @@ def words(folders: dict[str, Path]) -> tuple[Corpus, Corpus]:
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1.0, 0.5, 0.1, 0.01])), min_size=1, max_size=3))
-def test_shares_are_drawn_anew_until_all_is_seen(shapes: list[tuple[int, float]]) -> None:
+def test_shares_of_successive_epochs_cover_everything(shapes: list[tuple[int, float]]) -> None:
     groups = [Group(count, share) for count, share in shapes]
     epochs = [draw(groups, 7, epoch) for epoch in range(45)]
     bounds = np.cumsum([0, *(group.count for group in groups)])
@@ -180,7 +180,7 @@ def test_pairs_come_as_recorded_or_in_rows(folders: dict[str, Path]) -> None:
         Pairs(corpus.where(kind="clean"))
 
 
-def test_keywords_come_last_after_other_sound(words: tuple[Corpus, Corpus]) -> None:
+def test_keywords_come_after_other_audio(words: tuple[Corpus, Corpus]) -> None:
     examples = Keywords(words[0], ["yes", "no"], words[1], background=0.25)
     same_twice(examples)
     assert examples.classes == ("yes", "no", "background")
@@ -201,7 +201,7 @@ def test_a_word_without_variation_is_the_recording(words: tuple[Corpus, Corpus])
     assert examples.classes[int(item["label"])] == clip.labels["word"]
 
 
-def test_history_differs_and_the_word_stays(words: tuple[Corpus, Corpus]) -> None:
+def test_the_history_is_random_and_the_word_is_not(words: tuple[Corpus, Corpus]) -> None:
     quiet = Variation(speed=0, gain_db=0, shift=0, noisy=0, before=0.5)
     examples = Keywords(words[0], noise=words[1], variation=quiet)
     items = [examples.example(0, np.random.default_rng(k))["audio"][0] for k in range(12)]
@@ -209,7 +209,7 @@ def test_history_differs_and_the_word_stays(words: tuple[Corpus, Corpus]) -> Non
     assert len({item[8000:].tobytes() for item in items}) == 1
 
 
-def test_a_word_has_another_under_it_or_another_tone(words: tuple[Corpus, Corpus]) -> None:
+def test_a_word_is_mixed_with_another_or_equalised(words: tuple[Corpus, Corpus]) -> None:
     def heard(**how: float) -> NDArray[np.float32]:
         variation = replace(NONE, **how)
         examples = Keywords(words[0], noise=words[1], variation=variation)

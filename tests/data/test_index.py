@@ -11,8 +11,8 @@ import pytest
 from centaurus import audio, data
 from centaurus.audio import AudioError
 from centaurus.data import Utterances, index
-from centaurus.data.leaks import _WORD as WORD
-from centaurus.data.leaks import HeldOut
+from centaurus.data.index import _WORD as WORD
+from centaurus.data.index import HeldOut
 
 WORDS = (
     "the",
@@ -115,7 +115,7 @@ def test_processes_build_what_one_builds(folder: Path, tmp_path: Path) -> None:
     assert alone.facts == many.facts
 
 
-def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
+def test_unreadable_files_are_named(folder: Path, tmp_path: Path) -> None:
     broken = folder / "train" / "audio" / "0" / "0" / "0_0_000000.flac"
     broken.write_bytes(b"not sound")
     found = index.open_index(folder, [], 9600, processes=1)

@@ -172,3 +172,15 @@ def test_the_same_seed_writes_the_same_corpus(tmp_path: Path, make: object) -> N
     first = files("a", 0)
     assert files("b", 0) == first
     assert files("c", 1) != first
+
+
+@pytest.mark.parametrize("name", ["../1_2_3", "..\\1_2_3"])
+def test_an_utterance_is_not_a_path(name: str, tmp_path: Path) -> None:
+    texts = tmp_path / "train" / "transcripts.txt"
+    (texts.parent / "audio" / "1" / "2").mkdir(parents=True)
+    (texts.parent / "audio" / "1" / "2" / "1_2_3.flac").touch()
+    texts.write_text(f"{name}\ta text\n", encoding="utf-8")
+    with pytest.raises(AudioError, match="line 1 is not a name and a text"):
+        data.open_corpus(tmp_path)
+    with pytest.raises(AudioError, match="is not a name, a tab and a text"):
+        data.open_index(tmp_path, (), 1000, cache=tmp_path / "cache", processes=1)

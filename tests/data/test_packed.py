@@ -9,7 +9,7 @@ import pytest
 
 from centaurus import audio, data
 from centaurus.audio import AudioError
-from centaurus.data.cache import read_index, save
+from centaurus.data.corpus import read_index, save
 
 
 def pack(folder: Path, suffix: str = ".flac") -> tuple[Path, np.ndarray]:

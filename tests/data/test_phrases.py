@@ -21,7 +21,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepared(open_corpus(folder / "data").where(kind="word"), folder / "cache")
 
 
-def test_words_are_where_they_are_said_to_be(words: Corpus) -> None:
+def test_words_are_at_their_stated_places(words: Corpus) -> None:
     phrases = Phrases(words, how=CLEAN)
     lengths = set()
     for seed in range(20):
@@ -82,7 +82,7 @@ def test_the_bounds_of_a_word_exclude_the_silence_around_it() -> None:
     assert bounds(np.zeros(10, np.float32)) == (0, 10)
 
 
-def test_a_word_with_its_quiet_is_where_it_is_said_to_be(words: Corpus) -> None:
+def test_a_word_with_its_silence_is_at_its_stated_place(words: Corpus) -> None:
     """Around the bounds of a word there may be sound of its own clip, but nothing as loud as within."""
     for seed in range(10):
         x, said = Phrases(words, how=Phrasing((3, 3), noisy=0.0, whole=1.0)).phrase(0, np.random.default_rng(seed))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from centaurus.data import sources
-from centaurus.data.sources import SOURCES, Archive, SourceError, get
+from centaurus.data import layouts
+from centaurus.data.layouts import SOURCES, Archive, SourceError, get
 from tests import corpora
 from tests.cli.run import run
 
@@ -56,16 +56,16 @@ def test_a_damaged_download_is_refused(words: Path, tmp_path: Path) -> None:
 
 def test_a_host_out_of_reach_says_what_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(url: str, timeout: float) -> None:
-        raise sources.URLError("no route")
+        raise layouts.URLError("no route")
 
-    monkeypatch.setattr(sources, "urlopen", refuse)
+    monkeypatch.setattr(layouts, "urlopen", refuse)
     with pytest.raises(SourceError, match=r"cannot be reached \(no route\): download https://.*clean_trainset.*--from"):
         get("voicebank-demand", tmp_path / "pairs", tmp_path)
 
 
 def test_what_can_be_reached_is_downloaded(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = next(words.iterdir()).read_bytes()
-    monkeypatch.setattr(sources, "urlopen", lambda url, timeout: io.BytesIO(data))
+    monkeypatch.setattr(layouts, "urlopen", lambda url, timeout: io.BytesIO(data))
     read: list[float] = []
     assert get("speech-commands-v1", tmp_path / "words", moved=read.append) == "speech-commands"
     assert sum(read) == 2 * len(data)  # downloaded, then checked

@@ -62,7 +62,7 @@ def test_fixed_streams_are_the_same_every_time(words: Corpus) -> None:
         Streams(words, ("maybe", "background"), FRAME)
 
 
-def test_a_room_keeps_the_direct_sound() -> None:
+def test_reverberation_keeps_the_direct_sound() -> None:
     x = np.zeros(1600, np.float32)
     x[0] = 1.0
     y = reverberant(np.random.default_rng(0), x, 16_000)

@@ -52,7 +52,7 @@ def test_bad_vocabularies_are_named() -> None:
 
 @settings(max_examples=50)
 @given(paths, st.integers(0, 99))
-def test_tokens_are_the_definition(path: list[int], seed: int) -> None:
+def test_tokens_equal_a_plain_implementation(path: list[int], seed: int) -> None:
     collapse = Greedy(WHOLE)
     x = logits(path, 4, seed)
     tokens = collapse.push(x) + collapse.flush()
@@ -65,7 +65,7 @@ def test_tokens_are_the_definition(path: list[int], seed: int) -> None:
 
 @settings(max_examples=50)
 @given(paths, st.integers(0, 99), st.lists(st.integers(0, 30), max_size=6), st.sampled_from(VOCABULARIES))
-def test_pieces_give_what_the_whole_gives(path: list[int], seed: int, cuts: list[int], vocabulary: Vocabulary) -> None:
+def test_streaming_equals_offline(path: list[int], seed: int, cuts: list[int], vocabulary: Vocabulary) -> None:
     x = logits(path, len(vocabulary.tokens), seed)
     whole = greedy(x, vocabulary, 0.16)
     collapse, words = Greedy(vocabulary), Words(vocabulary, 0.16)

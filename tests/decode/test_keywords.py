@@ -35,7 +35,7 @@ def spot(logits: NDArray[np.float64], **smoothing: float) -> list[tuple[str, flo
 
 @settings(max_examples=50)
 @given(st.integers(0, 30), st.integers(1, 9), st.lists(st.integers(0, 30), max_size=5), st.integers(0, 99))
-def test_the_moving_mean_is_a_loop(frames: int, window: int, cuts: list[int], seed: int) -> None:
+def test_the_moving_mean_equals_a_loop(frames: int, window: int, cuts: list[int], seed: int) -> None:
     x = np.random.default_rng(seed).random((2, frames))
     wanted = [x[:, max(0, k - window + 1) : k + 1].mean(axis=1) for k in range(frames)]
     mean = MovingMean(2, window)
@@ -47,7 +47,7 @@ def test_the_moving_mean_is_a_loop(frames: int, window: int, cuts: list[int], se
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 120), max_size=6), st.integers(0, 99))
-def test_pieces_report_what_the_whole_reports(cuts: list[int], seed: int) -> None:
+def test_streaming_equals_offline(cuts: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = np.repeat(rng.standard_normal((3, 12)) * 4, 10, axis=1)
     spotting = Spotting(CLASSES, FRAME, Smoothing(window=0.05, refractory=0.1))

@@ -15,8 +15,7 @@ from centaurus import audio
 from centaurus.data import Phrases, open_corpus, write_pack
 from centaurus.decode.ctc import LATE
 from centaurus.evaluation import metrics as ev
-from centaurus.evaluation.metrics import Model
-from centaurus.evaluation.report import write
+from centaurus.evaluation.metrics import Model, write
 from tests import corpora
 
 WORDS = ("yes", "no")
@@ -121,7 +120,7 @@ def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:
     assert groups == [{"subset": f"test-{name}", "clips": 3, "wer": 1.0, "cer": 1.0} for name in ("clean", "other")]
 
 
-def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_an_error(tmp_path: Path) -> None:
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10)
     with pytest.raises(ValueError, match="no clip of the folder has a class of the model as its word: left, right"):
         ev.evaluate(engine("classifier", lambda x: x, classes=("left", "right")), data)

@@ -69,7 +69,7 @@ def test_wrong_words_and_reports_between_words_are_counted_separately() -> None:
 
 
 @pytest.mark.parametrize("kind", ["white", "hum"])
-def test_the_background_has_its_level(kind: str) -> None:
+def test_the_background_is_at_its_level(kind: str) -> None:
     rng = np.random.default_rng(0)
     sound = live.background(kind, RATE, RATE, rng)
     x, spoken = live.compose([("low", WORDS["low"])] * 40, sound, 20.0, RATE, rng)

@@ -54,6 +54,8 @@ SPECTRAL: dict[str, tuple[Layer, int]] = {
     "mel of a power": (Serial([Analysis(128, 32), Mel(65, 12, power=0.3, release=7.0)]), 1),
     "mask": (Serial([Analysis(32, 8), Mask(Serial([Compress(17), Pointwise(51, 34)]), 17), Synthesis(32, 16, 8)]), 1),
     "late mask": (Mask(Serial([Delay(10, 3), Pointwise(10, 10)]), 5), 10),
+    "filter": (Mask(Pointwise(10, 22), 5, taps=3, low=3), 10),
+    "late filter of all bins": (Mask(Serial([Delay(10, 2), Pointwise(10, 20)]), 5, taps=2, low=5), 10),
     "delay": (Delay(3, 4), 3),
 }
 
@@ -70,7 +72,7 @@ def exported(layer: Layer, channels: int, chunk: int, folder: Path) -> float:
 
 @needs_compiler
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_in_c_is_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_in_c_equals_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "SECONDS", 0.01)
     layer, channels = LAYERS[name]
     assert exported(layer, channels, 24, tmp_path) < TOLERANCE
@@ -78,7 +80,7 @@ def test_a_layer_in_c_is_the_layer(name: str, tmp_path: Path, monkeypatch: pytes
 
 @needs_compiler
 @pytest.mark.parametrize("name", SPECTRAL)
-def test_a_spectral_layer_in_c_is_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spectral_layer_in_c_equals_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "SECONDS", 0.05)
     layer, channels = SPECTRAL[name]
     assert exported(layer, channels, 3 * layer.hop, tmp_path) < TOLERANCE
@@ -86,7 +88,7 @@ def test_a_spectral_layer_in_c_is_the_layer(name: str, tmp_path: Path, monkeypat
 
 @needs_compiler
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_an_equation_in_c_is_the_equation(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_equation_in_c_equals_the_equation(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "SECONDS", 0.05)
     layer = EQUATIONS[name]
     assert exported(layer, layer.in_channels, 13, tmp_path) < TOLERANCE
@@ -94,7 +96,7 @@ def test_an_equation_in_c_is_the_equation(name: str, tmp_path: Path, monkeypatch
 
 @needs_compiler
 @pytest.mark.parametrize("name", [*FAMILIES, "shipped", "windowed"])
-def test_a_network_in_c_is_the_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_in_c_equals_the_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "SECONDS", 0.5)
     special = {"shipped": shipped_like, "windowed": windowed}
     net = special[name]() if name in special else network(name)

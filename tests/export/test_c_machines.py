@@ -124,7 +124,7 @@ def needs(*tools: str) -> pytest.MarkDecorator:
 
 @pytest.mark.parametrize("plain", [[], ["-DCT_PLAIN"]], ids=["vectors", "plain"])
 @pytest.mark.parametrize("compiler", [pytest.param(name, marks=needs(name)) for name in ("gcc", "clang")])
-def test_a_strict_compiler_has_nothing_to_say(folder: Path, compiler: str, plain: list[str]) -> None:
+def test_a_strict_compiler_gives_no_warning(folder: Path, compiler: str, plain: list[str]) -> None:
     made = program(folder, f"{compiler}{len(plain)}", compiler, *STRICT, *plain, "-O2")
     data = output(str(made))
     assert off(data) < 2e-5

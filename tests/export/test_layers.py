@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from centaurus.export.layers import lower
+from centaurus.export.layers import Nodes
+from centaurus.export.step import lower
 from centaurus.layer import Layer
 from centaurus.nn import (
     Analysis,
@@ -37,7 +38,7 @@ from centaurus.nn import (
     feed_forward,
     with_conv,
 )
-from centaurus.nn.blocks import Activation
+from centaurus.nn.containers import Activation
 from centaurus.ssm import S6, SSM
 from tests.export.graphs import error, run_pieces
 
@@ -53,6 +54,8 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "delay": (Delay(3, 5), 3),
     "mask": (Mask(Serial([Compress(17), Pointwise(51, 34)]), 17), 34),
     "late mask": (Mask(Serial([Pointwise(34, 34), Delay(34, 2)]), 17), 34),
+    "filter": (Mask(Pointwise(10, 22), 5, taps=3, low=3), 10),
+    "late filter of all bins": (Mask(Serial([Delay(10, 2), Pointwise(10, 20)]), 5, taps=2, low=5), 10),
     "spectral": (Serial([Analysis(96, 24), Mask(Pointwise(98, 98), 49), Synthesis(96, 48, 24)]), 1),
     "pointwise": (Pointwise(3, 4), 3),
     "without bias": (Pointwise(3, 4, bias=False), 3),
@@ -100,14 +103,14 @@ TOLERANCE = 1e-5  # single precision against double, of the largest value
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("frames", [24, 288])
 @torch.no_grad()
-def test_a_layer_as_nodes_is_the_layer(name: str, frames: int) -> None:
+def test_a_layer_as_nodes_equals_the_layer(name: str, frames: int) -> None:
     made, channels = LAYERS[name]
     torch.manual_seed(5)
     for parameter in made.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that do something
     net = made.double().eval()
     u = torch.randn(2, channels, 3 * frames, dtype=torch.float64)
-    found = run_pieces(lambda g, s: lower(net, g, s, "layer"), u.numpy(), frames)
+    found = run_pieces(lambda g, s: lower(net, Nodes(g), s, "layer"), u.numpy(), frames)
     assert error(found, net(u).numpy()) < TOLERANCE
 
 
@@ -117,4 +120,4 @@ def test_what_cannot_be_exported_says_so() -> None:
             return u, ()
 
     with pytest.raises(TypeError, match="mine is a Other, which cannot be exported"):
-        run_pieces(lambda g, s: lower(Other(), g, s, "mine"), torch.zeros(1, 2, 4).numpy(), 4)
+        run_pieces(lambda g, s: lower(Other(), Nodes(g), s, "mine"), torch.zeros(1, 2, 4).numpy(), 4)

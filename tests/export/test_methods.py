@@ -49,7 +49,7 @@ def lowered_by(choice: Choice, made: SSM) -> object:
 
 @pytest.mark.parametrize("name", LAYERS)
 @torch.no_grad()
-def test_every_way_through_a_piece_is_the_layer(name: str) -> None:
+def test_every_method_for_a_piece_equals_the_layer(name: str) -> None:
     made, frames = layer(name), 6
     u = torch.randn(2, made.in_channels, 3 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     wanted = made(u).numpy()
@@ -61,7 +61,7 @@ def test_every_way_through_a_piece_is_the_layer(name: str) -> None:
 
 
 @torch.no_grad()
-def test_each_way_is_chosen_somewhere() -> None:
+def test_each_method_is_chosen_somewhere() -> None:
     shapes = [
         (SSM("full", 1, 1, states=16), 256),
         (SSM("full", 1, 2, states=4), 2048),

@@ -20,7 +20,7 @@ import centaurus as ct
 from centaurus.export import write
 from centaurus.models import Network, Row, classifier, denoiser
 from centaurus.runtime import Session, SessionError
-from centaurus.runtime.shapes import OPERATORS
+from centaurus.runtime.onnxfile import OPERATORS
 from tests.models.small import FAMILIES, narrow
 
 TOLERANCE = 1e-4  # single precision against double through a whole network, of the largest value
@@ -33,7 +33,7 @@ def network(name: str) -> Network:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_network_as_a_file_is_the_network(name: str, tmp_path: Path) -> None:
+def test_a_network_as_a_file_equals_the_network(name: str, tmp_path: Path) -> None:
     net = network(name)
     made = write.export_and_compare(net, tmp_path / "net.onnx", chunk=2 * net.hop)
     assert made.difference < TOLERANCE

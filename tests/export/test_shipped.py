@@ -9,7 +9,7 @@ from pathlib import Path
 from centaurus.export.write import TOLERANCE, difference
 from centaurus.models import load, shipped
 from centaurus.runtime import Session
-from centaurus.runtime.cards import describe_shipped, read_card
+from centaurus.runtime.measure import describe_shipped, read_card
 from centaurus.runtime.modelfile import find_model, shipped_models
 
 FOLDER = Path(str(files("centaurus") / "pretrained"))

@@ -23,9 +23,9 @@ from centaurus.export.write import export_and_compare
 from centaurus.models import Row, SpotterTable, denoiser
 from centaurus.nn.spectral import stages
 from centaurus.runtime import Denoiser
+from centaurus.runtime.measure import verify_file
 from centaurus.runtime.modelfile import read_settings
-from centaurus.runtime.shapes import OPERATORS
-from centaurus.runtime.verify import verify_file
+from centaurus.runtime.onnxfile import OPERATORS
 from tests.models.small import narrow
 
 

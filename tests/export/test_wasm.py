@@ -82,7 +82,7 @@ def test_a_module_is_built_again(tmp_path: Path) -> None:
 
 @needs_clang
 @needs_node
-def test_a_network_as_a_module_is_the_network(tmp_path: Path) -> None:
+def test_a_network_as_a_module_equals_the_network(tmp_path: Path) -> None:
     import torch
 
     net = network("denoiser/hybrid")

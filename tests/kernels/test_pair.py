@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from centaurus.kernels import precision
 from centaurus.kernels.pair import align, laid_out, pair
 from tests.reference import gradients, worst
 
@@ -89,3 +90,35 @@ def test_aligning_is_a_view_for_broadcasting() -> None:
 def test_an_index_that_is_nowhere_is_an_error() -> None:
     with pytest.raises((ValueError, KeyError, RuntimeError)):
         pair(torch.ones(2, 3), "ab", torch.ones(3, 4), "bc", "az")
+
+
+@pytest.mark.parametrize("x_transposed", [False, True])
+@pytest.mark.parametrize("y_transposed", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_by_onednn(
+    x_transposed: bool, y_transposed: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    used = []
+    by_onednn = precision._by_onednn
+    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
+    monkeypatch.setattr(precision, "_by_onednn", lambda x, y: used.append(x.shape) or by_onednn(x, y))
+    torch.manual_seed(0)
+    m, k, n = 96, 200, 130
+    x = torch.randn(k, m).t() if x_transposed else torch.randn(m, k)
+    y = torch.randn(n, k).t() if y_transposed else torch.randn(k, n)
+    inputs = [x.requires_grad_(), y.requires_grad_(), *([torch.randn(m, 1, requires_grad=True)] if bias else [])]
+    exact = [z.detach().double().requires_grad_() for z in inputs]
+    made, right = precision.projected(*inputs), exact[0] @ exact[1] + (exact[2] if bias else 0)
+    found, wanted = (gradients([z], of) for z, of in ((made, inputs), (right, exact)))
+    assert worst([made, *found], [right, *wanted]) < 1e-5
+    assert len(used) == 3  # forward, and both gradients
+
+
+def test_small_or_sliced_matrices_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
+    large = torch.randn(256, 256)
+    assert precision.suits_onednn(large, large)
+    for x, y in ((large[:8], large), (large[:, :200], large[:200]), (large.double(), large.double())):
+        assert not precision.suits_onednn(x, y)

@@ -40,7 +40,8 @@ def narrow_table(name: str) -> Table:
     if task == "denoiser":
         table = DENOISERS[row]
         if isinstance(table, SpectralTable):
-            return SpectralTable(_rows(table.blocks), 2, analysis=64, synthesis=32, hop=16)
+            low = min(table.low, 5)
+            return SpectralTable(_rows(table.blocks), 2, analysis=64, synthesis=32, hop=16, taps=table.taps, low=low)
         parts = [_rows(rows) for rows in (table.encoder, table.middle, table.decoder, table.output)]
         return DenoiserTable(*parts, conv=table.conv)
     if task == "recognizer":

@@ -63,7 +63,7 @@ def test_a_denoiser_starts_near_the_identity(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPOTTERS)
-def test_a_classifier_hears_every_tone(name: str) -> None:
+def test_a_classifier_responds_to_every_tone(name: str) -> None:
     torch.manual_seed(0)
     net = classifier(name).eval()
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_a_classifier_hears_every_tone(name: str) -> None:
     assert all(-30 < gain < 20 for gain in heard.values()), heard
 
 
-def test_a_recognizer_hears_every_tone() -> None:
+def test_a_recognizer_responds_to_every_tone() -> None:
     torch.manual_seed(0)
     net = recognizer("base", vocabulary=32).eval()
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_a_recognizer_hears_every_tone() -> None:
 
 
 @pytest.mark.parametrize("name", ["denoiser/hybrid", "denoiser/hybrid-conv", "kws-hybrid-8", "recognizer/conv"])
-def test_no_layer_fades_or_blows_up(name: str) -> None:
+def test_activations_neither_vanish_nor_explode(name: str) -> None:
     torch.manual_seed(0)
     net = recognizer("conv", vocabulary=32) if name.startswith("recognizer") else build(name)
     found = scales(net.eval(), 0.1 * torch.randn(1, 1, 8192))

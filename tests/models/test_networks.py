@@ -60,7 +60,7 @@ def test_logits_come_at_every_frame_and_the_clip_is_the_last() -> None:
     torch.testing.assert_close(heard, logits, rtol=1e-4, atol=1e-5)
 
 
-def test_a_window_forgets() -> None:
+def test_a_windowed_mean_drops_old_frames() -> None:
     torch.manual_seed(0)
     net = classifier("kws-hybrid-2", classes=3, window=2).double().eval()
     u = torch.randn(1, 1, 6 * 256, dtype=torch.float64)

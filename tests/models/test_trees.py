@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,25 @@ def test_serial_takes_layers_a_list_or_names() -> None:
         Serial({"forward": a})
 
 
-def test_a_stream_of_torch_modules_says_what_to_do() -> None:
+def test_a_stream_of_torch_modules_is_refused_with_advice() -> None:
     with pytest.raises(TypeError, match=r"got Sequential: put layers into centaurus\.nn\.Serial"):
         ct.Stream(nn.Sequential(nn.GELU()))
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: ct.count(nn.Linear(2, 3)), r"count takes a centaurus layer .* got Linear: use Pointwise\(2, 3\)"),
+        (lambda: ct.verify(nn.GELU()), "verify takes a centaurus layer .* got GELU: .* goes into Lift"),
+        (lambda: ct.export_c(nn.GELU(), "x.c"), "export_c takes a centaurus layer .* got GELU"),
+        (lambda: Residual(nn.GELU()), "the body of Residual should be a centaurus layer, got GELU"),
+        (lambda: Residual(SiLU(), nn.GELU()), "the skip of Residual should be a centaurus layer, got GELU"),
+        (lambda: ct.Stream(SiLU())(np.zeros((1, 1, 4))), "takes a torch tensor, got ndarray: use torch.from_numpy"),
+    ],
+)
+def test_what_is_not_a_layer_or_a_tensor_is_refused_with_advice(use: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        use()
 
 
 def test_repr_shows_sizes() -> None:

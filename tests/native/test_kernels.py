@@ -164,27 +164,50 @@ def test_norm_activation_and_skips(data: st.DataObject) -> None:
     assert worst([result, *gradients([result], inputs)], [exact, *gradients([exact], inputs)]) < FINE
 
 
+@settings(max_examples=30)
+@given(st.data())
+def test_products_of_small_matrices(data: st.DataObject) -> None:
+    """As many bins of any shape, with either factor transposed, and written nowhere else."""
+    f, m, k, n = (data.draw(st.integers(1, top), name) for name, top in zip("fmkn", (5, 20, 40, 70), strict=True))
+    torch.manual_seed(data.draw(st.integers(0, 9), "seed"))
+    a = torch.randn(f, k, m).mT if data.draw(st.booleans(), "a transposed") else torch.randn(f, m, k)
+    b = torch.randn(f, n, k).mT if data.draw(st.booleans(), "b transposed") else torch.randn(f, k, n)
+    assert worst([functions.products(a, b)], [a.double() @ b.double()]) < FINE
+
+
 @pytest.mark.parametrize("native", ["0", "1"])
-@pytest.mark.parametrize(("channels", "states", "batch", "length"), [(4, 5, 3, 100), (16, 40, 1, 300), (2, 16, 2, 33)])
+@pytest.mark.parametrize("step", [1, 1 << 14])  # one chunk in a segment, or several
+@pytest.mark.parametrize(("channels", "states", "batch", "length"), [(4, 5, 3, 100), (16, 40, 1, 300), (2, 70, 2, 130)])
 def test_the_selective_recurrence(
-    native: str, channels: int, states: int, batch: int, length: int, monkeypatch: pytest.MonkeyPatch
+    native: str, step: int, channels: int, states: int, batch: int, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whole signals, and pieces with a state, whose gradients go both ways."""
     monkeypatch.setenv("CENTAURUS_NATIVE", native)
-    monkeypatch.setattr("centaurus.kernels.scan.SEGMENT", 40 * channels * states)  # several segments
+    monkeypatch.setattr("centaurus.kernels.scan.SEGMENT", 40 * batch * channels * states)  # several segments
+    monkeypatch.setattr("centaurus.kernels.scan.STEP", step)
     torch.manual_seed(0)
     layer = S6(channels, 3, states=states)
     u = torch.randn(batch, channels, length, requires_grad=True)
+    state = torch.randn(batch, channels, states, requires_grad=True)
     inputs = [u, *layer.parameters()]
     y, (exact, _) = layer(u), selective(layer, u)
     assert worst([y, *gradients([y], inputs)], [exact, *gradients([exact], inputs)]) < FINE
+    y, last = layer.step(u, state)
+    exact, after = selective(layer, u, state)
+    assert isinstance(last, Tensor)
+    found, right = (gradients(pair, [*inputs, state]) for pair in ([y, last], [exact, after]))
+    assert worst([y, last, *found], [exact, after, *right]) < FINE
 
 
-def test_the_selective_recurrence_in_torch_is_its_own_derivative() -> None:
+@pytest.mark.parametrize("step", [1, 16])
+def test_the_selective_recurrence_in_torch_is_its_own_derivative(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("centaurus.kernels.scan.SEGMENT", 40)  # two segments
+    monkeypatch.setattr("centaurus.kernels.scan.STEP", step)
     torch.manual_seed(0)
-    b, i, n, t = 1, 2, 2, 18
-    shapes = [(b, i, t), (b, i, t), (b, t, n), (b, t, n), (i, n), (i, n)]
-    given = [torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.autograd.gradcheck(SelectiveScan.apply, given)
+    b, i, n, t = 1, 2, 2, 21
+    shapes = [(b, i, t), (b, i, t), (b, t, n), (b, t, n), (i, n), (i, n), (b, i, n)]
+    inputs = [torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(SelectiveScan.apply, inputs)
 
 
 def test_a_network_trains_alike_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def chains(draw: st.DrawFn) -> Serial:
 
 
 @given(net=chains(), hops=st.integers(1, 3), extra=st.integers(0, 50))
-def test_any_chain_keeps_its_promise_of_frames(net: Serial, hops: int, extra: int) -> None:
+def test_any_chain_gives_the_frames_it_declares(net: Serial, hops: int, extra: int) -> None:
     samples = hops * net.hop + extra
     assert net(torch.randn(1, 2, samples)).shape[-1] == net.frames(samples)
     y, _ = net.step(torch.randn(1, 2, hops * net.hop))

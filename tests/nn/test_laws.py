@@ -110,7 +110,7 @@ def broken(layer: Layer) -> set[str]:
     return {law.name for law in measure(layer, 2, hops=7) if not law.holds}
 
 
-def test_a_sound_layer_breaks_none() -> None:
+def test_a_correct_layer_breaks_no_law() -> None:
     assert broken(Broken()) == set()
 
 

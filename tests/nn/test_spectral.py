@@ -112,6 +112,18 @@ def test_a_mask_is_a_complex_product_and_starts_at_one() -> None:
     torch.testing.assert_close(Mask(body)(x), x)
 
 
+def test_a_mask_of_several_taps_adds_products_of_earlier_frames() -> None:
+    x, taps, low = spectra(5), 3, 7
+    body = Pointwise(2 * BINS, 2 * (BINS + (taps - 1) * low)).double()
+    factors = body(x)
+    x_c, m_c = torch.complex(*x.chunk(2, 1)), torch.complex(*factors[:, : 2 * BINS].chunk(2, 1))
+    wanted = x_c * (1 + m_c)
+    for age, factor in enumerate(factors[:, 2 * BINS :].chunk(taps - 1, 1), start=1):
+        wanted[:, :low, age:] += torch.complex(*factor.chunk(2, 1))[..., age:] * x_c[:, :low, :-age]
+    filtered = Mask(body, taps=taps, low=low)
+    torch.testing.assert_close(filtered(x), torch.cat([wanted.real, wanted.imag], 1), rtol=0, atol=1e-12)
+
+
 def test_a_mask_waits_for_its_body() -> None:
     x = spectra(6)
     body = Serial([Pointwise(2 * BINS, 2 * BINS), Delay(2 * BINS, 2)]).double()
@@ -132,6 +144,8 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "delay": (Delay(3, 5), 3),
     "mask": (Mask(Serial([Compress(17), Pointwise(51, 34)]), 17), 34),
     "late mask": (Mask(Serial([Pointwise(34, 34), Delay(34, 2)]), 17), 34),
+    "filter": (Mask(Serial([Compress(17), Pointwise(51, 34 + 30)]), 17, taps=4, low=5), 34),
+    "late filter": (Mask(Serial([Pointwise(34, 68), Delay(68, 2)]), 17, taps=2, low=17), 34),
     "whole": (Serial([Analysis(32, 8), Mask(Serial([Compress(17), Pointwise(51, 34)]), 17), Synthesis(32, 16, 8)]), 1),
 }
 
@@ -176,6 +190,8 @@ def test_a_stream_is_late_by_the_delay() -> None:
         (lambda: Mel(high=9_000.0), "between 0 and 8000 Hz"),
         (lambda: Mel(17, 40), "too many for 17 bins"),
         (lambda: Mask(Analysis()), "ratio 1 and a delay of whole frames"),
+        (lambda: Mask(Pointwise(2, 2), 1, taps=2), "low from 1 to 1"),
+        (lambda: Mask(Pointwise(2, 2), 1, low=1), r"low .* \(0 for one tap\), got 1"),
     ],
 )
 def test_what_cannot_be_is_refused(make: object, words: str) -> None:

@@ -156,7 +156,7 @@ def test_dc_block_is_its_recurrence(samples: int) -> None:
     torch.testing.assert_close(layer(u), torch.stack(y, dim=-1))
 
 
-def test_dc_block_takes_an_offset_away_and_leaves_speech() -> None:
+def test_dc_block_removes_an_offset_and_keeps_speech() -> None:
     t = torch.arange(16_000) / 16_000
     tone = torch.sin(2 * torch.pi * 200 * t)
     y = DCBlock()((tone + 0.5).view(1, 1, -1))[0, 0, 8000:]
@@ -165,7 +165,7 @@ def test_dc_block_takes_an_offset_away_and_leaves_speech() -> None:
 
 
 @pytest.mark.parametrize("hops", [1, 15, 16, 17, 40])
-def test_a_level_rises_at_once_and_falls_slowly(hops: int) -> None:
+def test_a_level_rises_immediately_and_decays(hops: int) -> None:
     x, past = noise(2, hops).abs(), torch.tensor([[0.0], [3.0]], **DOUBLE)
     wanted, y = [], past[:, 0]
     for t in range(hops):

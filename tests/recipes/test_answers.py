@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from centaurus.models import save
 from centaurus.recipes import kws, launch
 from centaurus.recipes.kws import configure, network
-from centaurus.train.objectives import SOFTNESS, Classify
+from centaurus.train.objectives import TEMPERATURE, Classify
 from centaurus.train.run import Run
-from centaurus.train.teachers import answers_of
+from centaurus.train.targets import answers_of
 from tests import corpora
 
 CLASSES = ["down", "no", "yes"]
@@ -62,15 +62,15 @@ def test_a_network_has_nothing_to_learn_from_itself(file: Path) -> None:
     assert {id(p) for p in own.parameters()} == {id(p) for p in own.net.parameters()}, "a teacher does not learn"
 
 
-def test_answers_of_an_onnx_file_are_learnt_by_divergence(tmp_path: Path) -> None:
+def test_outputs_of_an_onnx_teacher_are_distilled(tmp_path: Path) -> None:
     teacher = answers_of(str(loudness(tmp_path / "loud.onnx", CLASSES)), CLASSES)
     audio = torch.randn(5, 1, 4_000)
     answers = teacher(audio)
     torch.testing.assert_close(answers, audio.square().mean(2) * torch.tensor([1.0, 2, 3]))
     logits = torch.randn(5, 3)
     objective = Classify(network(SMALL, CLASSES), "cross_entropy:0.5, taught:2", teacher=teacher)
-    p, q = (answers / SOFTNESS).softmax(1), (logits / SOFTNESS).softmax(1)
-    expected = SOFTNESS**2 * (p * (p / q).log()).sum(1).mean()
+    p, q = (answers / TEMPERATURE).softmax(1), (logits / TEMPERATURE).softmax(1)
+    expected = TEMPERATURE**2 * (p * (p / q).log()).sum(1).mean()
     torch.testing.assert_close(objective.term("taught", (logits, answers), {}), expected)
 
 

@@ -49,7 +49,7 @@ def test_a_spotter_learns_its_keywords(tmp_path: Path, monkeypatch: pytest.Monke
     assert figures["accuracy"] > 0.95
 
 
-def test_noise_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(denoise.TABLES, "small", CLEANER)
     data = corpora.dns(tmp_path / "data", clean=40, noise=150, seconds=2.0)
     settings = replace(

@@ -14,7 +14,7 @@ from centaurus.audio import AudioError
 from centaurus.models import count, load
 from centaurus.recipes import RECIPES, asr, denoise, kws, launch
 from centaurus.train.config import from_data, override, to_data
-from centaurus.train.tokens import CHARACTERS
+from centaurus.train.targets import CHARACTERS
 from tests import corpora
 
 
@@ -122,7 +122,7 @@ def test_a_window_is_a_word_so_that_a_clip_alone_is_its_mean() -> None:
     assert kws.network(kws.configure(), ["a", "b"]).table.window == 62  # type: ignore[union-attr]
 
 
-def test_pairs_are_learnt_from_as_they_are(tmp_path: Path) -> None:
+def test_pairs_are_trained_on_as_they_are(tmp_path: Path) -> None:
     data = corpora.voicebank(tmp_path / "data", train=16, test=4, seconds=1.5)
     ready = denoise.prepare(replace(denoise.configure("small"), length=8192), data)
     assert ready.notes["examples"] == "pairs"
@@ -138,7 +138,7 @@ def test_speech_needs_a_vocabulary_and_a_teacher_goes_with_its_loss(tmp_path: Pa
         asr.prepare(replace(small, losses="tokens:1, distillation:1"), data)
 
 
-def test_logits_computed_before_travel_with_their_rows(tmp_path: Path) -> None:
+def test_stored_logits_come_with_their_rows(tmp_path: Path) -> None:
     data = corpora.librispeech(tmp_path / "data", train=8, dev=2, test=2)
     logits = tmp_path / "logits"
     logits.mkdir()

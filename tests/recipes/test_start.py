@@ -45,7 +45,7 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_recogniser_hears_with_the_blocks_of_a_spotter(tmp_path: Path) -> None:
+def test_a_recogniser_has_the_blocks_of_a_spotter(tmp_path: Path) -> None:
     rows = (Row("full", 4, 2, 2), Row("pointwise", 2, 4, 4))
     spotter = classifier(ClassifierTable(rows, classes=3))
     save(spotter, tmp_path / "spotter.safetensors")
@@ -79,7 +79,7 @@ def test_a_recogniser_on_mel_frames_begins_with_the_blocks_of_a_spotter(tmp_path
         )
 
 
-def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:
+def test_the_share_a_denoiser_keeps_may_differ(tmp_path: Path) -> None:
     table = DenoiserTable((Row("full", 4, 2, 2),), (), (Row("full", 4, 1, 2),), (), level=2.0)
     save(denoiser(replace(table, kept=0.2)), tmp_path / "trained.safetensors")
     net = denoiser(table)
@@ -89,7 +89,7 @@ def test_how_much_a_denoiser_keeps_does_not_matter(tmp_path: Path) -> None:
     torch.testing.assert_close(kept(u), 0.8 * net.eval()(u) + 0.2 * u)
 
 
-def test_dropout_does_not_matter(tmp_path: Path) -> None:
+def test_dropout_may_differ(tmp_path: Path) -> None:
     settings = override(kws.configure("small"), ["dropout=0.3"])
     trained, net = kws.network(settings, ["a", "b"]), kws.network(kws.configure("small"), ["a", "b"])
     assert isinstance(trained.table, ClassifierTable)

@@ -16,7 +16,7 @@ from centaurus.models import save as save_model
 from centaurus.models.tables import CLASSIFIERS
 from centaurus.recipes import launch, wake
 from centaurus.runtime import Session
-from centaurus.runtime.spot import smoothing_of
+from centaurus.runtime.listen import smoothing_of
 
 TINY = SpotterTable((Row("mel", 256, 20, window=512), Row("pointwise", 1, 16, 16)), expansion=0)
 RATE = 16_000
@@ -69,7 +69,7 @@ def test_a_folder_becomes_a_model_with_a_threshold(folder: Path, tmp_path: Path)
     assert 0 < len(held) < 12
 
 
-def test_corrections_are_learnt_from(folder: Path, tmp_path: Path) -> None:
+def test_corrections_are_trained_on(folder: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     write(tmp_path / "kept" / "missed" / "a.wav", tones((400.0, 1200.0), rng))
     write(tmp_path / "kept" / "alarms" / "b.wav", tones((400.0, 900.0), rng))

@@ -155,7 +155,7 @@ def test_a_second_file_comes_out_as_the_first(rate: int) -> None:
 
 
 @pytest.mark.parametrize("rate", [16_000, 44_100])
-def test_pieces_give_what_the_whole_gives(rate: int) -> None:
+def test_streaming_equals_offline(rate: int) -> None:
     x = np.random.default_rng(0).standard_normal((2, rate // 4)).astype(np.float32) * np.float32(0.1)
     job = Denoiser(exported("denoiser"), rate, 2, attn_limit_db=20)
     whole = in_pieces(job, x, [])
@@ -164,7 +164,7 @@ def test_pieces_give_what_the_whole_gives(rate: int) -> None:
     assert np.abs(whole - denoise(x, rate, exported("denoiser"), attn_limit_db=20)).max() < 1e-5
 
 
-def test_channels_do_not_hear_each_other() -> None:
+def test_channels_are_independent() -> None:
     x = np.random.default_rng(1).standard_normal((2, 3000)).astype(np.float32) * np.float32(0.1)
     both = denoise(x, 16_000, exported("denoiser"))
     assert np.allclose(both[1], denoise(x[1], 16_000, exported("denoiser")), atol=1e-5)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ import soundfile
 
 from centaurus.audio import AudioError
 from centaurus.audio.containers import survey
-from centaurus.runtime import ffmpeg
+from centaurus.runtime import files
 from centaurus.runtime.denoise import FileDenoiser, Options
+from centaurus.runtime.files import Job, plan_jobs
 from centaurus.runtime.io import Layout
-from centaurus.runtime.jobs import Job, plan_jobs
 from centaurus.system import OutputError
 from tests.fuzz.mutate import mutate
 from tests.programs import FFMPEG, needs_ffmpeg
@@ -57,8 +58,8 @@ def test_audio_comes_back_in_its_container(suffix: str, on_path: str, tmp_path: 
     assert job.output.name == f"talk.denoised{suffix}"
     report = FileDenoiser(Options()).run(job)
     assert report.seconds == pytest.approx(0.5, abs=0.1)  # codecs add a little at the ends
-    assert ffmpeg.seconds(job.output) == pytest.approx(0.5, abs=0.1)
-    before, after = (np.concatenate(list(ffmpeg.from_container(p).blocks), 1) for p in (source, job.output))
+    assert files.seconds(job.output) == pytest.approx(0.5, abs=0.1)
+    before, after = (np.concatenate(list(files.from_container(p).blocks), 1) for p in (source, job.output))
     assert np.std(after) == pytest.approx(np.std(before) / 2, rel=0.1)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"talk.denoised{suffix}", source.name]
 
@@ -88,7 +89,7 @@ def test_sound_that_starts_late_stays_with_its_pictures(name: str, on_path: str,
     command = [on_path, "-loglevel", "error", *pictures, *late, "-i", str(subtitles), *streams, str(source)]
     subprocess.run(command, check=True)
     FileDenoiser(Options()).run(Job(source, tmp_path / name))
-    x = np.concatenate(list(ffmpeg.from_container(tmp_path / name).blocks), 1)[0]
+    x = np.concatenate(list(files.from_container(tmp_path / name).blocks), 1)[0]
     assert np.flatnonzero(np.abs(x) > 0.02)[0] / 16_000 == pytest.approx(0.7, abs=0.1)  # an encoder's delay
     told = subprocess.run([on_path, "-hide_banner", "-i", str(tmp_path / name)], capture_output=True, text=True).stderr
     kinds = ["Video", "Audio", "Subtitle"]
@@ -107,21 +108,21 @@ def test_what_holds_no_audio_is_refused(on_path: str, tmp_path: Path) -> None:
     broken = tmp_path / "talk.mp4"
     broken.write_bytes(b"this is not a film" * 100)
     with pytest.raises(AudioError, match=r"talk\.mp4: no audio could be decoded: (moov atom|.*[Ii]nvalid)"):
-        ffmpeg.from_container(broken)
+        files.from_container(broken)
     silent = tmp_path / "silent.mp4"
     picture = ["-f", "lavfi", "-i", "testsrc=size=64x64:rate=10:duration=0.2"]
     subprocess.run([on_path, "-loglevel", "error", *picture, str(silent)], check=True)
     with pytest.raises(AudioError, match=r"silent\.mp4: no audio could be decoded: it has no audio track"):
-        ffmpeg.from_container(silent)
+        files.from_container(silent)
     with (
         pytest.raises(OutputError, match=r"could not be written by ffmpeg: Only VP8"),
-        ffmpeg.ContainerSink(tmp_path / "x.webm", Layout(16_000, 1), silent) as sink,
+        files.ContainerSink(tmp_path / "x.webm", Layout(16_000, 1), silent) as sink,
     ):
         sink.write(np.zeros((1, 16_000), np.float32))
     playlist = tmp_path / "list.mp4"
     playlist.write_text("#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n")
     with pytest.raises(AudioError, match="no audio could be decoded"):
-        ffmpeg.from_container(playlist)
+        files.from_container(playlist)
 
 
 MUTATIONS = int(os.environ.get("CENTAURUS_FUZZ_INPUTS", "200"))
@@ -131,14 +132,14 @@ CONTAINERS = ("m4a", "mp4", "mov", "mka", "mkv", "webm", "avi", "wma", "aac")
 @needs_ffmpeg
 @pytest.mark.parametrize("suffix", CONTAINERS)
 @pytest.mark.parametrize("lost", [1, 100, 0.5])
-def test_what_is_cut_short_is_refused(suffix: str, lost: float, on_path: str, tmp_path: Path) -> None:
+def test_truncated_containers_are_refused(suffix: str, lost: float, on_path: str, tmp_path: Path) -> None:
     """The index of an MP4 file is put in front, as on the web: otherwise it is missing and ffmpeg sees that."""
     path = tone(tmp_path / f"talk.{suffix}", on_path, "-movflags", "+faststart")
-    assert sum(block.shape[1] for block in ffmpeg.from_container(path).blocks) > 20_000
+    assert sum(block.shape[1] for block in files.from_container(path).blocks) > 20_000
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * lost) if lost < 1 else -int(lost)])
     with pytest.raises(AudioError, match="is cut short"):
-        ffmpeg.from_container(path)
+        files.from_container(path)
 
 
 @needs_ffmpeg
@@ -168,7 +169,7 @@ exit 0
 """
     Path(on_path).write_text(program, encoding="utf-8")
     Path(on_path).chmod(0o755)
-    sink = ffmpeg.ContainerSink(tmp_path / f"x.{suffix}", Layout(16_000, 1))
+    sink = files.ContainerSink(tmp_path / f"x.{suffix}", Layout(16_000, 1))
     sink.write(np.zeros((1, 16_000), np.float32))
     with pytest.raises(OutputError, match="is the disk full"):
         sink.__exit__(None, None, None)
@@ -177,9 +178,23 @@ exit 0
 
 @needs_ffmpeg
 @pytest.mark.usefixtures("on_path")
+def test_a_pipe_that_breaks_as_on_windows_is_an_output_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(data: bytes) -> None:
+        raise OSError(22, "Invalid argument")
+
+    sink = files.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1))
+    monkeypatch.setattr(sink._process, "stdin", SimpleNamespace(write=break_off, close=sink._process.stdin.close))
+    sink._process.kill()
+    with pytest.raises(OutputError, match="could not be written by ffmpeg"), sink:
+        sink.write(np.zeros((1, 16_000), np.float32))
+    assert not list(tmp_path.iterdir())
+
+
+@needs_ffmpeg
+@pytest.mark.usefixtures("on_path")
 def test_a_result_that_fails_is_not_there(tmp_path: Path) -> None:
     def interrupted() -> None:
-        with ffmpeg.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1)) as sink:
+        with files.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1)) as sink:
             sink.write(np.zeros((1, 16_000), np.float32))
             raise KeyboardInterrupt
 
@@ -188,16 +203,16 @@ def test_a_result_that_fails_is_not_there(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     (tmp_path / "x.m4a").write_bytes(b"mine")
     with pytest.raises(OutputError, match="exists already"):
-        ffmpeg.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1))
+        files.ContainerSink(tmp_path / "x.m4a", Layout(16_000, 1))
 
 
 @pytest.mark.usefixtures("no_ffmpeg")
-def test_without_ffmpeg_the_error_says_so(tmp_path: Path) -> None:
+def test_without_ffmpeg_the_error_names_it(tmp_path: Path) -> None:
     for name in ("talk.m4a", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     soundfile.write(tmp_path / "talk.wav", np.zeros(100), 16_000)
     with pytest.raises(AudioError, match=r"talk\.m4a: \.m4a files need the ffmpeg program, which is not on the PATH"):
-        ffmpeg.from_container(tmp_path / "talk.m4a")
+        files.from_container(tmp_path / "talk.m4a")
     jobs, skipped = plan_jobs([tmp_path], str(tmp_path / "out"))
     assert [job.source.name for job in jobs] == ["talk.wav"]
     reasons = {path.name: why for path, why in skipped.items()}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centaurus.runtime.denoise import Denoiser, denoise
-from centaurus.runtime.fullband import FRAME, UpperBand
+from centaurus.runtime.denoise import FRAME, Denoiser, UpperBand, denoise
 
 RATE = 48_000
 NETWORK = 16_000
@@ -82,7 +81,7 @@ def test_below_the_band_full_and_narrow_agree() -> None:
 
 
 @pytest.mark.parametrize("rate", [22_050, 44_100, 48_000])
-def test_pieces_of_any_size_give_the_same(rate: int) -> None:
+def test_streaming_equals_offline(rate: int) -> None:
     x = np.stack([noise(1.1, rate, 1), noise(1.1, rate, 2)])
     whole = in_pieces(x, (x.shape[1],), rate=rate)
     cut = in_pieces(x, (480, 1, 7777, 33), rate=rate)
@@ -90,7 +89,7 @@ def test_pieces_of_any_size_give_the_same(rate: int) -> None:
     assert np.abs(whole - cut).max() < 1e-6
 
 
-def test_a_second_stream_hears_nothing_of_the_first() -> None:
+def test_a_second_stream_is_independent_of_the_first() -> None:
     x = noise(0.7)[None]
     job = Denoiser(rate=RATE)
     first = np.concatenate([job.process(x), job.flush()], axis=1)
@@ -107,7 +106,7 @@ def test_blocks_have_as_many_samples_out_as_in() -> None:
     assert np.abs(late[job.delay : job.delay + len(x)] - denoise(x, RATE)).max() < 1e-6
 
 
-def test_networks_that_hear_everything_need_no_band_above() -> None:
+def test_networks_at_the_rate_of_the_input_have_no_upper_band() -> None:
     assert Denoiser(rate=16_000).scaled_above is None
     assert Denoiser(rate=RATE).scaled_above == 8_000
     assert Denoiser(rate=RATE, band="narrow").scaled_above is None

@@ -13,7 +13,7 @@ import soundfile
 from centaurus.audio import read
 from centaurus.runtime import denoise
 from centaurus.runtime.denoise import FileDenoiser, Options, denoise_files
-from centaurus.runtime.jobs import Job, plan_jobs
+from centaurus.runtime.files import Job, plan_jobs
 from tests.runtime.models import exported
 from tests.runtime.test_denoise import echo
 

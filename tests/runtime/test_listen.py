@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.decode import Smoothing, Spotting, Vocabulary, greedy
+from centaurus.runtime.listen import Spotter, Transcriber, spot, transcribe
 from centaurus.runtime.session import Session, SessionError
-from centaurus.runtime.spot import Spotter, spot
-from centaurus.runtime.transcribe import Transcriber, transcribe
 from tests.runtime.models import CLASSES, TOKENS, exported
 
 KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never sure
@@ -47,7 +46,7 @@ def test_transcribing_is_the_decoder_on_the_session() -> None:
 
 @settings(max_examples=8)
 @given(st.lists(st.integers(0, 44_100), max_size=5))
-def test_pieces_give_what_the_whole_gives(cuts: list[int]) -> None:
+def test_streaming_equals_offline(cuts: list[int]) -> None:
     x = bursts(2, seed=3)[None, :44_100]
     spotter = Spotter(exported("classifier"), 22_050, 1, KEEN)
     transcriber = Transcriber(exported("recognizer"), 22_050)
@@ -73,7 +72,7 @@ def test_a_partial_word_is_shown_and_then_returned() -> None:
     assert partial == job.flush()
 
 
-def test_accidents_are_counted_and_forgotten() -> None:
+def test_repaired_samples_are_counted_and_leave_no_trace() -> None:
     x = bursts(1)
     x[100] = np.nan
     job = Spotter(exported("classifier"))
@@ -83,7 +82,7 @@ def test_accidents_are_counted_and_forgotten() -> None:
     assert spot(x, 16_000, exported("classifier"), KEEN) == spot(clean, 16_000, exported("classifier"), KEEN)
 
 
-def test_nothing_in_nothing() -> None:
+def test_empty_input_gives_empty_output() -> None:
     assert spot(np.zeros(0), 16_000, exported("classifier")) == []
     assert transcribe(np.zeros(0), 48_000, exported("recognizer")) == []
 

@@ -158,14 +158,14 @@ def test_weights_of_another_model_beside_it_are_not_run(folder: Path, tmp_path: 
 
 
 @needs_compiler
-def test_a_file_that_is_not_a_step_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_step_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
     with pytest.raises(SessionError, match="not a C file written by centaurus"):
         Session(tmp_path / "x.c", engine="c")
     with pytest.raises(SessionError, match="engine should be one of onnxruntime, c, got 'cuda'"):
         Session(tmp_path / "x.c", engine="cuda")
     step = '{"prefix": "x", "inputs": 1, "state_floats": 1}'
-    faults = {"{" + "[" * 100_000 + "}": "not JSON", '{"prefix": "x"}': "its inputs", step: "settings cannot be used"}
+    faults = {"{" + "[" * 100_000 + "}": "not JSON", '{"prefix": "x"}': "`inputs`", step: "settings cannot be used"}
     for text, message in faults.items():
         (tmp_path / "x.c").write_text(f"/* centaurus: {text} */\n")
         with pytest.raises(SessionError, match=message):

@@ -48,7 +48,7 @@ def together(reader: Reader) -> NDArray[np.float32]:
 
 @settings(max_examples=40)
 @given(st.sampled_from(list(Encoding)), st.integers(1, 3), st.integers(0, 50), st.integers(1, 40), st.booleans())
-def test_there_and_back(encoding: Encoding, channels: int, frames: int, dribble: int, wav: bool) -> None:
+def test_decoding_inverts_encoding(encoding: Encoding, channels: int, frames: int, dribble: int, wav: bool) -> None:
     x, layout, out = noise(channels, frames), Layout(16_000, channels, encoding), io.BytesIO()
     pipe = Pipe(out, layout, wav)
     for piece in np.split(x, [frames // 3], axis=1):
@@ -124,7 +124,7 @@ def test_damage_is_named(data: bytes, message: str) -> None:
     assert "standard input" in str(caught.value) or "possible" in str(caught.value) or "needed" in str(caught.value)
 
 
-def test_what_was_there_comes_before_the_error() -> None:
+def test_samples_before_an_error_are_returned() -> None:
     found = []
     with pytest.raises(AudioError, match="promised"):  # noqa: PT012
         for block in Reader(io.BytesIO(header(size=100) + bytes(50))):

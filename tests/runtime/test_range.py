@@ -24,7 +24,7 @@ def talk(seconds: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 @pytest.mark.parametrize("loud", [1e4, 1e38, 1e300])
-def test_one_loud_sample_is_forgotten_within_a_second(loud: float) -> None:
+def test_one_loud_sample_has_no_effect_after_a_second(loud: float) -> None:
     x = talk(3.0)
     hit = x.astype(np.float64)
     hit[RATE // 2] = loud

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.runtime import Session, SessionError
-from centaurus.runtime.verify import run, verify_file
+from centaurus.runtime.measure import run, verify_file
 from tests.runtime.models import CLASSES, exported
 
 TASKS = ["denoiser", "classifier", "recognizer"]
@@ -30,7 +30,7 @@ def test_a_file_keeps_its_laws(task: str) -> None:
 
 @settings(max_examples=20)
 @given(sizes=st.lists(st.integers(0, 900), min_size=1, max_size=8).filter(any), samples=st.integers(1, 3000))
-def test_pieces_are_the_whole(sizes: list[int], samples: int) -> None:
+def test_streaming_equals_offline(sizes: list[int], samples: int) -> None:
     session, x = Session(exported("denoiser")), noise(samples)
     whole = run(session, x, [samples])
     assert whole.shape == (samples,)

@@ -252,7 +252,7 @@ def test_the_bytes_that_were_checked_are_the_ones_that_run(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"RIFF....WAVE", b"\xff" * 64, b"\x3a\x05\x0a", b"{}"])
-def test_no_onnx_at_all(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_onnx_is_refused(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     with pytest.raises(SessionError, match=r"not an ONNX file, or a damaged one"):

@@ -7,8 +7,7 @@ import asyncio
 import numpy as np
 
 from centaurus.runtime import Session
-from centaurus.serve.engine import AHEAD, Engine, Lane, Pace
-from centaurus.serve.metrics import Metrics
+from centaurus.serve.engine import AHEAD, Engine, Lane, Metrics, Pace
 from tests.runtime.models import exported
 
 

@@ -210,7 +210,7 @@ def flood(raw: socket.socket) -> None:
         b"GET " + b"x" * 100_000,
     ],
 )
-def test_what_is_not_http_is_hung_up_on(data: bytes) -> None:
+def test_connections_that_are_not_http_are_closed(data: bytes) -> None:
     with served() as server:
         raw = socket.create_connection(("127.0.0.1", server.port))
         raw.settimeout(10)
@@ -226,7 +226,7 @@ def test_what_is_not_http_is_hung_up_on(data: bytes) -> None:
 @pytest.mark.parametrize(
     "frame", [b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4), b"\x82\x04abcd", b"\xf2\x84" + bytes(8)]
 )
-def test_frames_that_are_no_frames_end_only_their_stream(frame: bytes) -> None:
+def test_invalid_frames_end_only_their_stream(frame: bytes) -> None:
     with served() as server:
         raw = raw_client(server, "/v1/denoise")
         wait_until(lambda: len(server._streams) == 1)
@@ -262,7 +262,7 @@ def test_a_client_that_vanishes_frees_its_row() -> None:
         assert through(server, noise(1, 1000), 100).shape == (1, 1000)
 
 
-def test_a_client_that_sends_nothing_is_let_go() -> None:
+def test_an_idle_client_is_disconnected() -> None:
     with (
         served(idle=0.3) as server,
         Client(url(server)) as live,
@@ -303,7 +303,7 @@ def test_sigterm_lets_streams_end(tmp_path: Path) -> None:
     assert process.wait(20) == 0
 
 
-def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     with served() as server:
         port = server.port
         done = run(capsys, "serve", "--port", str(port), "--denoise", str(exported("denoiser")))
@@ -342,4 +342,4 @@ def test_the_javascript_client(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert (data["count"], data["summary"]["frames"], data["latency"]) == (5000, 5000, 16)
     assert data["worst"] < 1e-6
-    assert "refused, full or not there" in data["refusal"]
+    assert "it was refused, or the server is full or not running" in data["refusal"]

@@ -24,3 +24,8 @@ def test_every_mode_resonates_where_it_was_put() -> None:
 def test_a_band_lies_below_half_the_rate(band: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="8000 Hz"):
         SSM("full", 1, 2, 2, band=(*band, 16_000))
+
+
+def test_a_band_has_a_rate() -> None:
+    with pytest.raises(ValueError, match=r"band should be \(low, high, rate\), all in Hz, got \(60, 6000\)"):
+        SSM("full", 1, 2, 2, band=(60, 6000))  # type: ignore[call-overload]

@@ -101,7 +101,7 @@ def test_a_plan_is_answered(server: Server) -> None:
     assert answer["equation"] == "u_bit B_ni K_nt C_jn -> y_bjt"
     assert answer["sizes"] == {"b": 8, "t": 1024, "i": 16, "j": 16, "n": 8}
     assert answer["plan"]["seconds"] == pytest.approx(
-        sum(step["seconds"] + step["backward_seconds"] for step in answer["plan"]["steps"])
+        sum(step["forward_seconds"] + step["backward_seconds"] for step in answer["plan"]["steps"])
     )
     assert all(other["seconds"] >= answer["plan"]["seconds"] for other in answer["runners_up"])
     assert set(answer["named"]) == {"natural", "paper", "full-kernel"}
@@ -119,7 +119,7 @@ def test_a_plan_is_answered(server: Server) -> None:
         ("equation=" + "u" * 200, "at most 120 characters"),
     ],
 )
-def test_a_bad_question_is_answered_in_words(server: Server, query: str, message: str) -> None:
+def test_a_bad_query_is_answered_with_a_message(server: Server, query: str, message: str) -> None:
     response, body = get(server, f"/api/plan?{query}")
     assert response.status == 400
     assert message in json.loads(body)["error"]

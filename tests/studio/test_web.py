@@ -229,7 +229,7 @@ def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_sit
     assert page.locator("#found .wake").count() > 0
 
 
-def test_a_denied_microphone_and_a_broken_file_are_said_in_words(open_page: Open, tmp_path: Path) -> None:
+def test_a_denied_microphone_and_a_broken_file_show_messages(open_page: Open, tmp_path: Path) -> None:
     page = open_page()
     page.evaluate(
         "() => { navigator.mediaDevices.getUserMedia = "
@@ -274,7 +274,7 @@ def test_the_address_restores_the_state(open_page: Open) -> None:
         "networks.html?network=%3Cimg%20src=x%20onerror=alert(1)%3E&layer=99e9",
     ],
 )
-def test_an_address_from_a_stranger_injects_nothing(open_page: Open, address: str) -> None:
+def test_a_hostile_url_injects_nothing(open_page: Open, address: str) -> None:
     page = open_page(address)
     assert page.locator("main img, main script, main b, svg[onload]").count() == 0
     assert page.evaluate("getComputedStyle(document.body).display") == "flex"
@@ -303,7 +303,7 @@ def test_the_first_paint_is_quick(open_page: Open) -> None:
     assert min(open_page().evaluate(painted) for _ in range(3)) < 1000  # the least: a busy machine delays some
 
 
-def test_keys_are_enough(open_page: Open) -> None:
+def test_the_keyboard_is_enough(open_page: Open) -> None:
     page = open_page()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"

@@ -15,7 +15,7 @@ from centaurus.models.tables import SPECTRAL_32
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from denoise_16k import Training, grow
+from denoise_16k import Settings, Training, grow, read_settings
 
 TABLE = replace(SPECTRAL_32, blocks=tuple(replace(row, channels=8, states=8, times=2) for row in SPECTRAL_32.blocks))
 
@@ -28,7 +28,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_checkpoint_resumes_exactly(tmp_path: Path, precision: str) -> None:
     def training() -> Training:
-        return Training(tmp_path, 1.0, 0.5, 0, TABLE, "", precision)
+        return Training(tmp_path, Settings(minutes=1.0, decay=0.5, network=TABLE, precision=precision))
 
     first = training()
     first.spent = 40.0  # the learning rate falls
@@ -53,3 +53,29 @@ def test_a_deeper_network_starts_as_the_one_with_fewer_blocks() -> None:
     assert not torch.allclose(deeper(u), smaller(u))
     grow(deeper, smaller)
     assert torch.equal(deeper(u), smaller(u))
+
+
+@torch.no_grad()
+def test_a_mask_of_more_taps_and_a_narrower_ffn_start_as_the_network_before() -> None:
+    wide = ct.denoiser(replace(TABLE, expansion=2, taps=1, low=0)).eval()
+    for name, p in wide.named_parameters():
+        p.add_(0.1 * torch.randn_like(p))
+        if name.endswith("narrow.weight"):
+            p[:, [3, 7]] = 0  # two units that do nothing
+    net = ct.denoiser(replace(TABLE, expansion=14 / 8, taps=3, low=20)).eval()
+    grow(net, wide)
+    u = torch.randn(1, 1, 4096)
+    torch.testing.assert_close(net(u), wide(u), rtol=0, atol=1e-5)
+
+
+def test_a_model_goes_on_with_a_network_of_its_own(tmp_path: Path) -> None:
+    small = ct.denoiser(replace(TABLE, taps=1, low=0))
+    ct.save(small, tmp_path / "small.safetensors")
+    settings = read_settings([f"start={tmp_path / 'small.safetensors'}", "network=same", "losses=0,1,0", "rows=2"])
+    assert (settings.rows, settings.weights()) == (2, {"residual": 0.0, "heard": 1.0, "perceptual": 0.0})
+    training = Training(tmp_path / "run", settings)
+    training.update(*batch(0))
+    assert ct.load(training.finish()).table == small.table
+    for wrong, said in ((["rows=2", "row=3"], "row is not a setting"), (["network=same"], "goes with start=MODEL")):
+        with pytest.raises(SystemExit, match=said):
+            Training(tmp_path / "other", read_settings(wrong))

@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     assert losses(run) == losses(whole)
 
 
-def test_a_full_disk_while_logging_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_logging_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run(tmp_path / "run", settings())
 
     def full(*_: object) -> None:
@@ -213,7 +213,7 @@ def die(index: int) -> None:
         os._exit(1)
 
 
-def test_a_dead_data_worker_is_said_so(tmp_path: Path) -> None:
+def test_a_dead_data_worker_is_reported(tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", settings())
     stopped(run, at=8)
     with pytest.raises(TrainingError, match=r"data worker died.*last good checkpoint is .*step-000000006"):

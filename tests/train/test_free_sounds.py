@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import soundfile
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import free_sounds
-from free_sounds import BEATS, RATE, TICKS, bar, composed, convert, lay_out
+from free_sounds import BEATS, RATE, TICKS, bar, composed, lay_out, sounds_of, write
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -35,13 +36,13 @@ def test_songs_sound_in_every_bar_and_are_functions_of_the_seed(seed: int) -> No
 def test_sounds_become_mono_at_the_common_rate_and_peak(tmp_path: Path) -> None:
     stereo = 0.1 * np.random.default_rng(0).standard_normal((44_100, 2))
     soundfile.write(tmp_path / "a.wav", stereo, 44_100)
-    assert convert(tmp_path / "a.wav", tmp_path / "out" / "a.wav")
+    assert write(*next(sounds_of(tmp_path / "a.wav")), tmp_path / "out" / "a.wav")
     x, rate = soundfile.read(tmp_path / "out" / "a.wav")
     assert rate == RATE
     assert x.shape == (RATE,)
     assert np.abs(x).max() == pytest.approx(0.7, abs=1e-3)
     soundfile.write(tmp_path / "b.wav", np.zeros(RATE), RATE)
-    assert not convert(tmp_path / "b.wav", tmp_path / "out" / "b.wav")
+    assert not write(*next(sounds_of(tmp_path / "b.wav")), tmp_path / "out" / "b.wav")
     assert not (tmp_path / "out" / "b.wav").exists()
 
 
@@ -60,3 +61,14 @@ def test_only_named_files_are_taken_and_a_missing_package_is_named(
     assert sorted(path.name for path in (tmp_path / "out").rglob("*.wav")) == [
         "sounds_0000.wav", "sounds_0000.wav", "sounds_0001.wav",
     ]  # fmt: skip
+
+
+def test_the_sounds_of_a_doom_archive_are_read(tmp_path: Path) -> None:
+    wave = (128 + 100 * np.sin(np.arange(3000) / 10)).astype(np.uint8)
+    sound = struct.pack("<HHI", 3, 11_025, len(wave)) + wave.tobytes()
+    places = [(12, len(sound), b"DSPUNCH\0"), (12, len(sound), b"MAP01\0\0\0")]
+    directory = b"".join(struct.pack("<ii8s", *place) for place in places)
+    (tmp_path / "a.wad").write_bytes(b"IWAD" + struct.pack("<ii", len(places), 12 + len(sound)) + sound + directory)
+    ((samples, rate),) = sounds_of(tmp_path / "a.wad")
+    assert rate == 11_025
+    np.testing.assert_allclose(samples, wave / 128.0 - 1, atol=1e-6)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
+from centaurus.data import open_corpus
 from centaurus.decode.keywords import BACKGROUND
 from centaurus.models import classifier, recognizer
 
@@ -16,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import commands
 import kws_30
-from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel
+from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs
 
 SECOND = 16_000
 
@@ -89,3 +91,17 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
     for name, x in best.state_dict().items():
         assert torch.isfinite(x).all()
         assert torch.equal(kept["average"][name], x)
+
+
+def test_the_noise_of_pairs_is_what_they_differ_by(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        speech, noise = tone(300.0, 0.6), (0.02 * rng.standard_normal(round(0.6 * SECOND))).astype(np.float32)
+        for kind, x in (("clean", speech), ("noisy", speech + noise)):
+            folder = tmp_path / f"{kind}_trainset_28spk_wav"
+            folder.mkdir(exist_ok=True)
+            soundfile.write(folder / f"p226_{number:03d}.wav", x, SECOND, subtype="FLOAT")
+    (sound,) = noise_of_pairs(open_corpus(tmp_path))
+    assert len(sound.frames) == round(1.2 * SECOND) // HOP
+    bands = sound.frames.astype(np.float32)[2:].mean(0)
+    assert bands.max() - bands.min() < 3.0  # white noise: the tone is gone

@@ -139,7 +139,7 @@ def test_the_residual_counts_tens_of_decibels() -> None:
     assert float(residual(estimate, clean)) == pytest.approx(math.log10(0.1 + ENOUGH), abs=1e-3)
 
 
-def test_compressed_spectra_hear_magnitude_and_phase() -> None:
+def test_compressed_spectra_depend_on_magnitude_and_phase() -> None:
     x = noise(1, 1, 8192)
     assert float(compressed(x, x)) == 0
     assert float(compressed(-x, x)) > 0.1

@@ -17,7 +17,7 @@ from torch import distributed, nn
 from centaurus.models import classifier, denoiser
 from centaurus.train import config
 from centaurus.train.config import from_data, override, to_data
-from centaurus.train.loader import Keyed, Order, collate
+from centaurus.train.loop import Keyed, Order, collate
 from centaurus.train.objectives import Clean
 from centaurus.train.optim import (
     OPTIMIZERS,
@@ -273,7 +273,7 @@ def test_shorter_arrays_are_padded() -> None:
     assert batch["label"].tolist() == [2, 4]
 
 
-def test_an_example_is_augmented_anew_in_every_epoch_and_the_same_in_any_process() -> None:
+def test_augmentation_differs_by_epoch_and_is_the_same_in_any_process() -> None:
     first, again = Keyed(Tones(), seed=3), Keyed(Tones(), seed=3)
     audio = {key: first[key]["audio"] for key in ((0, 5), (1, 5), (0, 8))}
     assert np.array_equal(audio[0, 5], again[0, 5]["audio"])

@@ -181,7 +181,7 @@ def test_changed_data_are_refused_by_name(capsys: pytest.CaptureFixture[str], wo
     assert "classes" in classes.err
 
 
-def test_a_finished_run_says_so_and_can_be_extended(capsys: pytest.CaptureFixture[str], words: Path) -> None:
+def test_a_finished_run_is_reported_and_can_be_extended(capsys: pytest.CaptureFixture[str], words: Path) -> None:
     assert run(capsys, "train", "kws", *FEW, "--data", str(words), "--out", "run").code == 0
     again = run(capsys, "train", "--resume", "run")
     assert again.code == 0

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from centaurus.train.teachers import FRAME, TORCHAUDIO, Precomputed, Wav2Vec2, label_order, logits_file
-from centaurus.train.tokens import CHARACTERS
+from centaurus.train.targets import CHARACTERS, FRAME, TORCHAUDIO, Precomputed, Wav2Vec2, label_order, logits_file
 from tests import corpora
 from tests.cli.run import run
 

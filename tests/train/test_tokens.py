@@ -15,8 +15,7 @@ from centaurus.decode import normalise
 from centaurus.models import RecognizerTable, Row, recognizer
 from centaurus.train import losses
 from centaurus.train.objectives import Recognise, text_bytes, text_of
-from centaurus.train.teachers import FRAME, Precomputed, Wav2Vec2
-from centaurus.train.tokens import CHARACTERS, characters, read_tokens
+from centaurus.train.targets import CHARACTERS, FRAME, Precomputed, Wav2Vec2, characters, read_tokens
 
 PIECES = ["[PAD]", "[UNK]", "'", "don", "##t", "t", "go", "##ing", "home", "cat", "[CLS]", "[SEP]", "[MASK]"]
 TABLE = RecognizerTable((Row("full", 320, 8, 2),), (Row("pointwise", 2, 8, 4),))
@@ -136,7 +135,7 @@ def test_without_transformers_the_error_says_what_to_do(tmp_path: Path, monkeypa
         Wav2Vec2(tmp_path / "nothing")
 
 
-def test_logits_computed_before_stand_where_their_utterance_does(tmp_path: Path) -> None:
+def test_stored_logits_are_placed_at_their_utterance(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.ones((len(CHARACTERS), 4), np.float16))
     whole = Precomputed(tmp_path).logits([(640, "one")], 3200)
     assert whole.shape == (len(CHARACTERS), 10)

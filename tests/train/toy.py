@@ -15,8 +15,7 @@ import torch
 from centaurus.models import ClassifierTable, Row, classifier
 from centaurus.recipes.launch import leave
 from centaurus.train.config import Training
-from centaurus.train.loader import Item
-from centaurus.train.loop import Data, fit
+from centaurus.train.loop import Data, Item, fit
 from centaurus.train.objectives import Classify
 from centaurus.train.run import Run
 

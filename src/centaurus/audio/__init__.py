@@ -1,8 +1,7 @@
-"""Sound as numpy arrays: files, rates, levels, mixing, packing, masks, measures of quality, pictures. No torch."""
+"""Audio as numpy arrays: files, rates, levels, mixing, augmentation, packing, metrics, spectrograms. No torch."""
 
 from centaurus.audio.augment import filtered, mask_frequency, mask_time
 from centaurus.audio.files import Audio, AudioError, Decoder, Info, Writer, blocks, info, read, write
-from centaurus.audio.level import dbfs, gain, mix, power, to_level
 from centaurus.audio.metrics import (
     Errors,
     char_errors,
@@ -13,8 +12,19 @@ from centaurus.audio.metrics import (
     word_errors,
 )
 from centaurus.audio.pack import Packing, Piece, assemble, pack_cut, pack_whole
-from centaurus.audio.resample import Resampler, resample
-from centaurus.audio.spectrogram import istft, save_png, spectrogram, stft
+from centaurus.audio.signal import (
+    Resampler,
+    dbfs,
+    gain,
+    istft,
+    mix,
+    power,
+    resample,
+    save_png,
+    spectrogram,
+    stft,
+    to_level,
+)
 from centaurus.system import OutputError, replacing
 
 __all__ = [

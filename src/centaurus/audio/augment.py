@@ -10,9 +10,11 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from centaurus.audio.level import dbfs, gain, power, to_level
+from centaurus.audio.signal import dbfs, gain, power, to_level
 
 Samples = NDArray[np.float32]
+BLOCK, GUARD, TOGETHER = 8192, 1024, 4  # samples of a transform and of its overlap, blocks in one call of the FFT
+EDGE = 40.0  # Hz of the transition at either end of a stopped band: a steeper one rings
 
 
 def change_speed(x: Samples, factor: float) -> Samples:
@@ -65,8 +67,6 @@ def preceded(x: Samples, before: Samples, fade: int = 160) -> Samples:
 
 Response = Callable[[NDArray[np.floating[Any]]], NDArray[np.floating[Any]]]
 
-BLOCK, GUARD, TOGETHER = 8192, 1024, 4
-
 
 def filtered(x: Samples, response: Response, rate: int = 16_000) -> Samples:
     """Return the signal with every frequency multiplied by ``response(hertz)``, without delay.
@@ -88,9 +88,6 @@ def filtered(x: Samples, response: Response, rate: int = 16_000) -> Samples:
         spectra *= keep
         y[first : first + TOGETHER] = np.fft.irfft(spectra, BLOCK)[:, GUARD:-GUARD]
     return y.reshape(-1)[: len(x)]
-
-
-EDGE = 40.0  # Hz over which a band is faded out: sharper edges would ring
 
 
 def mask_time(rng: np.random.Generator, x: Samples, count: int = 2, longest: int = 3200, fade: int = 64) -> Samples:
@@ -195,7 +192,7 @@ def combine(first: Samples, *others: tuple[Samples, float]) -> Samples:
 
 
 def equalised(rng: np.random.Generator, x: Samples, depth_db: float, points: int = 6, rate: int = 16_000) -> Samples:
-    """Apply a smooth random response, up to ±depth at points over log frequency: another room, another microphone."""
+    """Return the signal through a smooth random equaliser, up to ±depth at points over log frequency."""
     curve = rng.uniform(-depth_db, depth_db, points)
 
     def response(hertz: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:

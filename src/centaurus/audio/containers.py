@@ -1,4 +1,4 @@
-"""What libsndfile does not report about a file: whether it is truncated, and parts and lengths that it misses.
+"""Detect truncated audio files, and parts and lengths that libsndfile misses.
 
 MP3 without a Xing header, joined files, chained Ogg, and FLAC and WAV of unknown or wrong length are decoded in parts:
 byte ranges of the file, with a header in front that gives the length. Of what ffmpeg decodes (MP4, Matroska, AVI, ASF,
@@ -92,7 +92,7 @@ class Spliced(io.RawIOBase):
 
 
 def survey(file: BinaryIO, size: int) -> Survey:
-    """Check the structure of a file, whose kind its first bytes tell; one of another kind is not checked."""
+    """Check the structure of a file of a known format, recognised by its first bytes; others are not checked."""
     magic = _at(file, 0, 16)
     for prefix, look in SURVEYS.items():
         if magic.startswith(prefix):
@@ -109,16 +109,21 @@ def survey(file: BinaryIO, size: int) -> Survey:
 
 def _joined(file: BinaryIO, size: int, prefix: bytes, look: Callable[[BinaryIO, int], Survey]) -> Survey:
     """Survey a recording, and those of its kind that were joined to it one after another."""
-    first = found = look(file, size)
+    first = current = look(file, size)
     parts: list[Part] = []
     at = 0
-    while not found.cut and found.end and _at(file, at + found.end, len(prefix)) == prefix and len(parts) < MOST_CHUNKS:
-        parts.append(Part(b"", at, at + found.end))
-        at += found.end
-        found = look(io.BufferedReader(Spliced(file, Part(b"", at, size))), size - at)
+    while (
+        not current.cut
+        and current.end
+        and _at(file, at + current.end, len(prefix)) == prefix
+        and len(parts) < MOST_CHUNKS
+    ):
+        parts.append(Part(b"", at, at + current.end))
+        at += current.end
+        current = look(io.BufferedReader(Spliced(file, Part(b"", at, size))), size - at)
     if not parts:
         return first
-    return Survey(found.cut, (*parts, Part(b"", at, size)))
+    return Survey(current.cut, (*parts, Part(b"", at, size)))
 
 
 def is_streamed(length: int) -> bool:
@@ -172,7 +177,7 @@ def _are_chunks(file: BinaryIO, at: int, size: int) -> bool:
 
 
 def _avi(file: BinaryIO, size: int) -> Survey:
-    """RIFF chunks one after another: a long AVI file has several."""
+    """Walk RIFF chunks, of which a long AVI file has several."""
     for name, offset, length in _chunks(file, size, 0, "<4sI", even=True):
         if name == b"RIFF" and offset + length > size:
             return _declared(offset, length, size, "bytes")
@@ -180,18 +185,18 @@ def _avi(file: BinaryIO, size: int) -> Survey:
 
 
 def _nist(file: BinaryIO, size: int) -> Survey:
-    """NIST SPHERE: a header of text that gives its own length and the samples."""
+    """Read the text header of NIST SPHERE, which gives its own length and that of the samples."""
     head = _at(file, 0, 1024)
     length = head[8:16].strip()
-    given = {name: int(value) for name, value in re.findall(rb"^(\w+) -i (\d{1,18})$", head, re.MULTILINE)}
-    if not length.isdigit() or not {b"sample_count", b"sample_n_bytes"} <= set(given):
+    fields = {name: int(value) for name, value in re.findall(rb"^(\w+) -i (\d{1,18})$", head, re.MULTILINE)}
+    if not length.isdigit() or not {b"sample_count", b"sample_n_bytes"} <= set(fields):
         return Survey()
-    samples = given[b"sample_count"] * given[b"sample_n_bytes"] * given.get(b"channel_count", 1)
+    samples = fields[b"sample_count"] * fields[b"sample_n_bytes"] * fields.get(b"channel_count", 1)
     return _declared(int(length), samples, size)
 
 
 def _mp4(file: BinaryIO, size: int) -> Survey:
-    """Boxes one after another (ISO 14496-12); a length of 1 is followed by one of 64 bits, one of 0 is to the end."""
+    """Walk boxes (ISO 14496-12); a length of 1 is followed by one of 64 bits, a length of 0 means to the end."""
 
     def length(head: bytes) -> int:
         if len(head) < 8 or not head[4:8].isalnum():
@@ -215,7 +220,7 @@ def _boxes(file: BinaryIO, size: int, length_of: Callable[[bytes], int], least: 
 
 
 def _matroska(file: BinaryIO, size: int) -> Survey:
-    """A header and a segment, whose length may be unknown (RFC 8794: all bits set)."""
+    """Read the length of the segment, which may be unknown (RFC 8794: all bits set)."""
     length, at = _ebml_length(_at(file, 0, 16), 4)
     segment = at + length
     head = _at(file, segment, 16)
@@ -233,12 +238,12 @@ def _ebml_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _asf(file: BinaryIO, size: int) -> Survey:
-    """Objects one after another, each a GUID and a length; a broadcast has data of no length."""
+    """Walk objects, each a GUID and a length; the data of a broadcast have length 0."""
     return _boxes(file, size, lambda head: int.from_bytes(head[16:], "little") if len(head) == 24 else 0, 24)
 
 
 def _adts(file: BinaryIO, size: int) -> Survey:
-    """AAC frames from header to header."""
+    """Walk AAC frames from header to header."""
     at = 0
     while length := _adts_frame(_at(file, at, 8)):
         if at + length > size:
@@ -262,15 +267,15 @@ def _aiff(file: BinaryIO, size: int) -> Survey:
 
 
 def _caf(file: BinaryIO, size: int) -> Survey:
-    found = Survey()
+    result = Survey()
     for name, offset, length in _chunks(file, size, 8, ">4sq", even=False):
         if name == b"caff":
-            return found._replace(end=offset - 12)
+            return result._replace(end=offset - 12)
         if name == b"data":
-            found = _declared(offset, length, size) if length >= 0 else Survey()
-            if found.cut or length < 0:
-                return found
-    return found
+            result = _declared(offset, length, size) if length >= 0 else Survey()
+            if result.cut or length < 0:
+                return result
+    return result
 
 
 def _w64(file: BinaryIO, size: int) -> Survey:
@@ -307,9 +312,9 @@ def _chunks(file: BinaryIO, size: int, at: int, form: str, even: bool) -> Iterat
 
 
 def _flac(file: BinaryIO, size: int, at: int = 0) -> Survey:
-    """The number of the last frame gives the length, where STREAMINFO has none (zero) or one that is too small.
+    """Take the length from the last frame where STREAMINFO has none (zero) or one that is too small.
 
-    Another number than that of STREAMINFO is looked into: the frame may belong to a file that was joined to this one.
+    If it differs from STREAMINFO, the file is searched for another one that was appended: the frame may be its last.
     """
     head = bytearray(_at(file, at, 42))
     if len(head) < 42 or head[4] & 127 != 0:
@@ -331,7 +336,7 @@ def _flac(file: BinaryIO, size: int, at: int = 0) -> Survey:
 
 
 def _flac_length(tail: bytes, largest: int, declared: int) -> int:
-    """The samples of a stream up to the last frame, which is whole or the one that was declared; 0 if not found."""
+    """Return the samples of a stream up to its last complete frame, or the declared number; 0 if there is no frame."""
     end = len(tail) - 128 if tail[-128:-125] == b"TAG" else len(tail)
     place, tries = tail.rfind(b"\xff", 0, end), FLAC_TRIES
     while place >= 0 and tries:
@@ -345,7 +350,7 @@ def _flac_length(tail: bytes, largest: int, declared: int) -> int:
 
 
 def _places(file: BinaryIO, marker: bytes, start: int, size: int) -> list[int]:
-    """Where a marker stands in a file, from ``start`` on."""
+    """Return the offsets of a marker in a file from ``start`` on."""
     places: list[int] = []
     for at in range(start, size, BLOCK):
         block = _at(file, at, BLOCK + len(marker) - 1)
@@ -398,7 +403,7 @@ def _crc_table(polynomial: int, bits: int) -> list[int]:
 
 
 def _ogg(file: BinaryIO, size: int) -> Survey:
-    """Pages one after another. A first page after others begins the next link of a chain; a last page ends each."""
+    """Walk the pages. A first page after others begins the next link of a chain; a last page ends each."""
     links: list[int] = []
     unended: set[bytes] = set()
     at, beginning = 0, False

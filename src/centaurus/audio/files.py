@@ -1,4 +1,4 @@
-"""Sound files in and out: any format and rate that libsndfile knows, whole or in blocks of constant memory."""
+"""Read and write audio files: any format and rate that libsndfile knows, whole or in blocks of constant memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ import soundfile
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio.containers import Spliced, survey
-from centaurus.audio.resample import resample
+from centaurus.audio.signal import resample
 from centaurus.system import FileError, OutputError, replacing
 
 Samples = NDArray[np.float32]
 
-MOST_SAMPLES = 1 << 34  # of one array: beyond it a header lies, or blocks are the way
-WRITE_BLOCK = 1 << 16  # frames that libsndfile is given at once: its Ogg encoder overflows the stack with millions
+MOST_SAMPLES = 1 << 34  # of one array: a header with more is wrong, or the file should be read in blocks
+WRITE_BLOCK = 1 << 16  # frames in one call of libsndfile: its Ogg encoder overflows the stack with millions
 PLAIN_WAV_BYTES = 0xFFFFFFFF - (1 << 16)  # samples and headers of a RIFF file; beyond it sizes need 64 bits (RF64)
 MOST_VORBIS_RATE = 192_000  # libvorbis crashes above 200 kHz
 OPUS_RATES = (8000, 12_000, 16_000, 24_000, 48_000)
-SUFFIXES = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}  # where a suffix is not the format's name
+EXTENSIONS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")
+FORMATS = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}  # where a suffix is not the format's name
 EXACT = {"MP3": False}  # formats that pad the end; all others have exactly the frames that were written
 
 
@@ -71,13 +72,13 @@ class Info:
 
 
 def info(path: str | os.PathLike[str]) -> Info:
-    """Rate, channels, length and format of a file, without decoding it."""
+    """Return rate, channels, length and format of a file, without decoding it."""
     with opened(path) as file:
         return Info(Path(path), file.samplerate, file.channels, file.frames, file.format, file.subtype, file.truncated)
 
 
 def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
-    """A whole file as float32, resampled to ``rate`` if one is given. A file cut short is an error."""
+    """Return a whole file as float32, resampled to ``rate`` if one is given. A truncated file is an error."""
     with opened(path) as file:
         if file.truncated:
             raise AudioError(f"is cut short: {file.truncated}", path)
@@ -91,7 +92,7 @@ def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
 
 
 def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
-    """A file in pieces of (channels, frames), the last one shorter; memory does not grow with the file."""
+    """Yield a file in pieces of (channels, frames), the last one shorter; memory does not grow with the file."""
     if frames < 1:
         raise ValueError(f"a block needs at least one frame, not {frames}")
     with opened(path) as file:
@@ -111,7 +112,7 @@ class _Forward(soundfile.SoundFile):
 
 
 class Decoder:
-    """A sound file open for reading, with all its parts (``containers``) one after another."""
+    """An audio file open for reading, with all its parts (``containers``) concatenated."""
 
     def __init__(self, path: str | os.PathLike[str], raw: BinaryIO) -> None:
         self.path = Path(path)
@@ -124,12 +125,8 @@ class Decoder:
             raw.close()
             self._parts = [self._open(_native(path))]
         first = self._parts[0]
-        self.samplerate, self.channels, self.format, self.subtype = (
-            first.samplerate,
-            first.channels,
-            first.format,
-            first.subtype,
-        )
+        self.samplerate, self.channels = first.samplerate, first.channels
+        self.format, self.subtype = first.format, first.subtype
         if any((x.samplerate, x.channels) != (self.samplerate, self.channels) for x in self._parts):
             raise AudioError("its parts differ in rate or channels: split it first", path)
         self.frames: int = sum(x.frames for x in self._parts)
@@ -168,7 +165,7 @@ class Decoder:
             raise AudioError(f"is damaged: {_reason(error)}", self.path) from error
 
     def read(self, frames: int) -> Samples:
-        """The next frames, (channels, up to ``frames``); −1: all that follow."""
+        """Return the next frames, (channels, up to ``frames``); −1 for all that follow."""
         pieces, left = [], frames
         while True:
             pieces.append(self._decode(left))
@@ -195,7 +192,7 @@ class Decoder:
 
 
 class Writer:
-    """A sound file written in pieces: under a temporary name, checked and renamed at the end, removed if it failed.
+    """An audio file written in pieces: under a temporary name, checked and renamed at the end, removed on an error.
 
     ``format`` and ``subtype`` are libsndfile's names; by default the suffix decides. ``large`` is for WAV whose length
     is not known: it may grow beyond 4 GiB (as RF64), and is a plain WAV file if it does not. The file's mode is that of
@@ -282,7 +279,7 @@ class Writer:
             raise failure
 
     def _finish(self) -> None:
-        """Libsndfile does not say when a write fails on closing: the end must be on the disk and decode again."""
+        """Check that the end is on the disk and decodes: libsndfile does not report a write that fails on closing."""
         if self._large:
             _downgrade(self._temporary)
         with self._temporary.open("rb+") as file:
@@ -347,7 +344,7 @@ def write(
 
 
 def opened(path: str | os.PathLike[str]) -> Decoder:
-    """Open a file for reading; what stands in the way is an error that names it. Devices and pipes are refused."""
+    """Open a regular file for reading; ``AudioError`` says why it cannot be. Devices and pipes are refused."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -371,19 +368,19 @@ def opened(path: str | os.PathLike[str]) -> Decoder:
 
 
 def _native(path: str | os.PathLike[str]) -> str | bytes:
-    """A path as soundfile takes it: bytes where names need not be text."""
+    """Return a path as soundfile takes it: bytes where names need not be text."""
     return os.fspath(path) if os.name == "nt" else os.fsencode(path)
 
 
 def _reason(error: Exception) -> str:
-    """libsndfile's words without the file name, which stands in front already."""
+    """Return libsndfile's message without the file name, which the error has already."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return re.split(r"['>]: ", str(error))[-1].removeprefix("Error : ").rstrip(".")
 
 
 def _format(path: Path) -> str:
-    kind = SUFFIXES.get(path.suffix[1:].lower()) or path.suffix[1:].upper()
+    kind = FORMATS.get(path.suffix[1:].lower()) or path.suffix[1:].upper()
     if kind not in soundfile.available_formats() or kind == "RAW":
         raise OutputError(f"unknown kind of audio file {path.suffix!r}; .wav, .flac, .ogg and .mp3 are known", path)
     return kind

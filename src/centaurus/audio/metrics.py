@@ -28,7 +28,7 @@ _SCALE = {
 
 
 def si_sdr(estimate: Signal, reference: Signal) -> float:
-    """Scale-invariant signal-to-distortion ratio in dB, both signals without their mean (Le Roux et al., 2019)."""
+    """Return the scale-invariant signal-to-distortion ratio in dB, of signals without their mean (Le Roux, 2019)."""
     estimate, reference = _pair(estimate, reference)
     estimate, reference = estimate - estimate.mean(), reference - reference.mean()
     energy = float(np.dot(reference, reference))
@@ -43,7 +43,7 @@ def si_sdr(estimate: Signal, reference: Signal) -> float:
 
 
 def pesq(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
-    """ITU-T P.862.2 wideband at 16 kHz, P.862 narrowband at 8 kHz: −0.5 … 4.64 (extra ``eval``)."""
+    """Return PESQ: ITU-T P.862.2 wideband at 16 kHz, P.862 narrowband at 8 kHz, −0.5 … 4.64 (extra ``eval``)."""
     if rate not in (8000, 16_000):
         raise ValueError(f"PESQ is defined at 8000 and 16000 Hz: resample from {rate} Hz first")
     module = extra("pesq")
@@ -54,13 +54,13 @@ def pesq(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
         raise ValueError(f"PESQ could not be computed over {len(reference) / rate:.2f} s: {_words(error)}") from error
 
 
-def stoi(estimate: Signal, reference: Signal, rate: int = 16_000, extended: bool = False) -> float:
-    """Short-time objective intelligibility, 0 … 1 (extra ``eval``)."""
+def stoi(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
+    """Return the short-time objective intelligibility, 0 … 1 (extra ``eval``)."""
     module = extra("pystoi")
     estimate, reference = _pair(estimate, reference)
     if not reference.any():
         raise ValueError("STOI has no meaning for a silent reference")
-    return float(module.stoi(reference, estimate, rate, extended=extended))
+    return float(module.stoi(reference, estimate, rate))
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class Errors:
 
 
 def word_errors(hypotheses: str | Sequence[str], references: str | Sequence[str]) -> Errors:
-    """Edits in words over all utterances together (jiwer, extra ``eval``). Nothing is normalised here."""
+    """Return the edits in words over all utterances (jiwer, extra ``eval``). Texts are not normalised."""
     hypotheses, references = _texts(hypotheses, references)
     return _errors(extra("jiwer").process_words(references, hypotheses)) if references else Errors(0, 0, 0, 0)
 
 
 def char_errors(hypotheses: str | Sequence[str], references: str | Sequence[str]) -> Errors:
-    """Edits in characters over all utterances together, spaces included (jiwer, extra ``eval``)."""
+    """Return the edits in characters over all utterances, spaces included (jiwer, extra ``eval``)."""
     hypotheses, references = _texts(hypotheses, references)
     if not references:
         return Errors(0, 0, 0, 0)
@@ -120,7 +120,7 @@ def _words(error: Exception) -> str:
 
 
 def dnsmos(x: Signal, rate: int = RATE) -> dict[str, float]:
-    """``sig`` (speech), ``bak`` (background), ``ovrl`` (both) of P.835 and ``p808``, each from 1 to 5.
+    """Return DNSMOS: ``sig`` (speech), ``bak`` (background), ``ovrl`` (both) of P.835 and ``p808``, each 1 to 5.
 
     An estimate of listeners' scores without a reference, by the networks that ``speechmos`` brings (extra ``eval``).
     """
@@ -157,7 +157,7 @@ def _networks() -> tuple[Any, Any]:
 
 
 def _log_mel(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mel power in dB below the loudest, at most 80, as (40 + dB) / 40: (frames, bands)."""
+    """Return mel power in dB below the loudest, at most 80, as (40 + dB) / 40: (frames, bands)."""
     padded = np.pad(x.astype(np.float64), _FFT // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _FFT)[::_HOP]
     spectrum = np.fft.rfft(frames * np.hanning(_FFT + 1)[:-1])
@@ -169,7 +169,7 @@ def _log_mel(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def _mel_bands() -> NDArray[np.float64]:
-    """Triangles of equal area on Slaney's mel scale (linear below 1 kHz, logarithmic above): (bands, bins)."""
+    """Return triangles of equal area on Slaney's mel scale (linear below 1 kHz, logarithmic above): (bands, bins)."""
     step = np.log(6.4) / 27
     top = 15 + np.log(RATE / 2 / 1000) / step
     mels = np.linspace(0, top, _MELS + 2)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centaurus.cli import faults, listening, output
+from centaurus.cli import listening, output
 
 if TYPE_CHECKING:
     from centaurus.runtime.denoise import Options, Report
+    from centaurus.runtime.files import Job
     from centaurus.runtime.io import Layout
-    from centaurus.runtime.jobs import Job
 
 
 def denoise(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="IN", help="Sound files, folders, or - for standard input (WAV, or --raw).")
+        list[str], typer.Argument(metavar="IN", help="Audio files, folders, or - for standard input (WAV, or --raw).")
     ],
     out: Annotated[
         str | None,
@@ -29,9 +29,9 @@ def denoise(
     ] = None,
     model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "denoise-16k",
     attn_limit_db: Annotated[
-        float | None, typer.Option(min=0, help="Let noise fall by no more than so many dB.", show_default="no limit")
+        float | None, typer.Option(min=0, help="Attenuate noise by at most this many dB.", show_default="no limit")
     ] = None,
-    mix: Annotated[float, typer.Option(min=0, max=1, help="Share of the cleaned sound; the rest is input.")] = 1.0,
+    mix: Annotated[float, typer.Option(min=0, max=1, help="Share of the denoised signal; the rest is input.")] = 1.0,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
     plot: Annotated[
         bool, typer.Option("--plot", help="Write spectrograms before and after beside the result.")
@@ -60,7 +60,7 @@ def denoise(
     band: Annotated[
         str,
         typer.Option(
-            help="full: sound above the model's band is scaled by the gain in its top band; narrow: it is removed."
+            help="full: audio above the model's band is scaled by the gain in its top band; narrow: it is removed."
         ),
     ] = "full",
     json: output.Json = False,
@@ -69,32 +69,30 @@ def denoise(
 
     Any rate and number of channels, files of any length.
     """
-    with faults.handled():
-        from centaurus.runtime.denoise import Options
-        from centaurus.runtime.fullband import BANDS
+    from centaurus.runtime.denoise import BANDS, Options
 
-        if band not in BANDS:
-            raise typer.BadParameter(f"band should be one of {', '.join(BANDS)}, got {band!r}", param_hint="--band")
-        options = Options(model, mix, attn_limit_db, threads, engine, band)
-        layout = listening.raw_layout(raw, rate, channels)
-        piped = listening.PIPE in (*inputs, out)
-        if piped and len(inputs) > 1:
-            raise typer.BadParameter("- stands for one stream: give no other input beside it, and one for -o -")
-        if piped and (plot or json):
-            raise typer.BadParameter("--plot and --json are for files, not for pipes")
-        if layout is not None and inputs != [listening.PIPE]:
-            raise typer.BadParameter("--raw describes standard input: give - as the input")
-        if piped:
-            _pipe(inputs[0], out, options, layout, force)
-        else:
-            _files(inputs, out, options, workers, force, plot, json)
+    if band not in BANDS:
+        raise typer.BadParameter(f"band should be one of {', '.join(BANDS)}, got {band!r}", param_hint="--band")
+    options = Options(model, mix, attn_limit_db, threads, engine, band)
+    layout = listening.raw_layout(raw, rate, channels)
+    piped = listening.PIPE in (*inputs, out)
+    if piped and len(inputs) > 1:
+        raise typer.BadParameter("- stands for one stream: give no other input beside it, and one for -o -")
+    if piped and (plot or json):
+        raise typer.BadParameter("--plot and --json are for files, not for pipes")
+    if layout is not None and inputs != [listening.PIPE]:
+        raise typer.BadParameter("--raw describes standard input: give - as the input")
+    if piped:
+        _pipe(inputs[0], out, options, layout, force)
+    else:
+        _files(inputs, out, options, workers, force, plot, json)
 
 
 def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, force: bool) -> None:
     """Denoise from standard input, to standard output, or both."""
     from centaurus.runtime.denoise import denoise_stream
+    from centaurus.runtime.files import Job, open_sink, open_source
     from centaurus.runtime.io import Pipe, from_pipe
-    from centaurus.runtime.jobs import Job, open_sink, open_source
 
     if out in (None, listening.PIPE) and sys.stdout.isatty():
         raise typer.BadParameter("standard output is a terminal: pipe it on, as … | aplay, or name a file with -o")
@@ -121,10 +119,10 @@ def _files(
     inputs: Sequence[str], out: str | None, options: Options, workers: int, force: bool, plot: bool, json: bool
 ) -> None:
     from centaurus.runtime.denoise import denoise_files
-    from centaurus.runtime.jobs import Job, plan_jobs
+    from centaurus.runtime.files import Job, plan_jobs
 
     if plot:
-        import_module("matplotlib")  # that it is missing is said before the work
+        import_module("matplotlib")  # an error before the work, not after it
     jobs, skipped = plan_jobs(inputs, out, force)
     listening.note_skipped(skipped)
     options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file
@@ -138,11 +136,11 @@ def _files(
     if plot:
         _plot([Job(Path(report.source), Path(report.output)) for report in reports], force, json)
     if errors:
-        raise SystemExit(faults.exit_code(errors[0]))
+        raise SystemExit(output.exit_code(errors[0]))
 
 
 def _show(results: Sequence[Report | Exception], json: bool) -> tuple[list[Report], list[Exception]]:
-    """Every file's line, and each error's."""
+    """Print a line for every report and every error; return both."""
     reports = [result for result in results if not isinstance(result, Exception)]
     errors = [result for result in results if isinstance(result, Exception)]
     if json:
@@ -168,12 +166,12 @@ def _line(report: Report) -> str:
 
 
 def _band(report: Report) -> str | None:
-    """Return a note about the sound above the model's band."""
+    """Return a note about audio above the model's band."""
     if report.removed_above is not None:
-        return f"sound above {report.removed_above / 1000:g} kHz was removed: the model does not hear it"
+        return f"audio above {report.removed_above / 1000:g} kHz was removed: it is outside the model's band"
     if report.scaled_above is not None:
         return (
-            f"sound above {report.scaled_above / 1000:g} kHz follows the model's gain just below (--band narrow "
+            f"audio above {report.scaled_above / 1000:g} kHz has the gain of the model's top band (--band narrow "
             "removes it)"
         )
     return None

@@ -10,17 +10,17 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from centaurus.cli import faults, output
+from centaurus.cli import output
 
 if TYPE_CHECKING:
     from centaurus.decode import Keyword, Word
@@ -51,7 +51,7 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that
 
 
 def raw_layout(raw: str | None, rate: int | None, channels: int) -> Layout | None:
-    """The layout of raw samples, if there are any."""
+    """Return the layout of raw samples on standard input; None if it is WAV."""
     from centaurus.runtime.io import Encoding, Layout
 
     if raw is None:
@@ -84,8 +84,8 @@ def plan_tasks(
     suffix: str,
 ) -> list[Task]:
     """Return the inputs: files and folders, standard input, or a microphone (at 16 kHz)."""
+    from centaurus.runtime.files import Job, find_inputs, open_source, plan_jobs
     from centaurus.runtime.io import from_microphone, from_pipe
-    from centaurus.runtime.jobs import Job, find_inputs, open_source, plan_jobs
 
     if mic == bool(inputs):
         raise typer.BadParameter("give audio files, folders, - for standard input, or --mic")
@@ -119,12 +119,12 @@ def _free(path: Path, force: bool) -> Path:
 
 
 def length(path: Path) -> float:
-    """Seconds of a file, as far as its header says; 0 for one that cannot be read, whose error comes later."""
+    """Return the seconds of a file by its header; 0 for one that cannot be read, whose error comes later."""
     from centaurus.audio import AudioError, info
-    from centaurus.runtime import ffmpeg
+    from centaurus.runtime.files import is_container, seconds
 
     try:
-        return ffmpeg.seconds(path) if ffmpeg.is_container(path) else info(path).seconds
+        return seconds(path) if is_container(path) else info(path).seconds
     except AudioError:
         return 0.0
 
@@ -132,11 +132,11 @@ def length(path: Path) -> float:
 def refuse_terminal_input() -> None:
     """Refuse samples from a terminal."""
     if sys.stdin.isatty():
-        raise typer.BadParameter("standard input is a terminal: pipe sound into it, as arecord -f S16_LE -r 16000 | …")
+        raise typer.BadParameter("standard input is a terminal: pipe audio into it, as arecord -f S16_LE -r 16000 | …")
 
 
 def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[float], object]], None]) -> None:
-    """Run every task in turn. One that fails does not stop the others; the exit code is that of the first failure."""
+    """Run every task. One that fails does not stop the others; the exit code is that of the first failure."""
     errors: list[Exception] = []
     total = sum(task.seconds() or 0.0 for task in tasks)
     with output.progress_bar(what, total) as advance:
@@ -144,12 +144,12 @@ def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[flo
             try:
                 run(task, advance)
             except (ValueError, OSError) as error:
-                if len(tasks) == 1 or isinstance(error, BrokenPipeError):
+                if len(tasks) == 1 or output.is_closed_pipe(error):
                     raise
                 output.note(error)
                 errors.append(error)
     if errors:
-        raise SystemExit(faults.exit_code(errors[0]))
+        raise SystemExit(output.exit_code(errors[0]))
 
 
 def write_result(task: Task, text: str) -> None:
@@ -163,42 +163,33 @@ def write_result(task: Task, text: str) -> None:
     output.note(f"wrote {task.output}")
 
 
-class Interruptible:
-    """A context around reading a source: an interrupt ends live sound, and results up to it are kept.
+@contextmanager
+def until_interrupted(source: Source) -> Iterator[list[KeyboardInterrupt]]:
+    """Read a source in a context in which an interrupt ends live audio; yield a list that then has the interrupt."""
+    interrupts: list[KeyboardInterrupt] = []
+    try:
+        yield interrupts
+    except KeyboardInterrupt as error:
+        if not source.live:
+            raise
+        interrupts.append(error)
 
-    For a microphone Ctrl-C is how to stop, and not a fault; for a pipe it is one after everything has been written.
-    """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._interrupt: KeyboardInterrupt | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, KeyboardInterrupt) or not self._source.live:
-            return False
-        self._interrupt = error
-        return True
-
-    def end(self, repaired: int, mic: bool) -> None:
-        """Report repaired samples; raise the interrupt of a pipe."""
-        note_repaired(repaired)
-        if self._interrupt is not None and not mic:
-            raise self._interrupt
+def end_recording(interrupts: list[KeyboardInterrupt], repaired: int, mic: bool) -> None:
+    """Report repaired samples. Raise the interrupt of a pipe; it is the normal end of a microphone."""
+    note_repaired(repaired)
+    if interrupts and not mic:
+        raise interrupts[0]
 
 
 def note_repaired(count: int) -> None:
-    """Say that samples were not finite, or louder than the model takes."""
+    """Print how many samples were not finite or out of range, if any were."""
     if count:
         output.note(f"{count} samples were not finite (taken as zeros) or far above full scale (limited)")
 
 
 def note_skipped(skipped: dict[Path, str]) -> None:
-    """Say which files of a folder were left out, and why."""
+    """Print which files of a folder were skipped, and why."""
     for reason in dict.fromkeys(skipped.values()):
         names = [path.name for path, why in skipped.items() if why == reason]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -243,46 +234,45 @@ def spot(
     threads: Threads = 1,
 ) -> None:
     """Find keywords, with the time and confidence of each."""
-    with faults.handled():
-        from centaurus.runtime.session import open_for
-        from centaurus.runtime.spot import Spotter, smoothing_of
+    from centaurus.runtime.listen import Spotter, smoothing_of
+    from centaurus.runtime.session import open_for
 
-        launch = Launcher(command) if command else None
-        lines_of_json = jsonl or (out is not None and out.endswith(".jsonl"))
-        settings = open_for("classifier", model, batch=1, threads=threads).settings
-        smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
-        options = {"threshold": threshold, "window": smooth, "patience": patience}
-        smoothing = replace(smoothing, **{key: value for key, value in options.items() if value is not None})
-        layout = raw_layout(raw, rate, channels)
-        chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
-        tasks = plan_tasks(inputs, mic, device, layout, out, force, ".jsonl" if lines_of_json else ".txt")
-        several = len(tasks) > 1
+    launch = Launcher(command) if command else None
+    lines_of_json = jsonl or (out is not None and out.endswith(".jsonl"))
+    settings = open_for("classifier", model, batch=1, threads=threads).settings
+    smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
+    options = {"threshold": threshold, "window": smooth, "patience": patience}
+    smoothing = replace(smoothing, **{key: value for key, value in options.items() if value is not None})
+    layout = raw_layout(raw, rate, channels)
+    chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
+    tasks = plan_tasks(inputs, mic, device, layout, out, force, ".jsonl" if lines_of_json else ".txt")
+    several = len(tasks) > 1
 
-        def run(task: Task, advance: Callable[[float], object]) -> None:
-            source = task.open()
-            spotter = Spotter(model, source.rate, source.channels, smoothing, threads, chosen)
-            lines: list[str] = []
-            show = output.show_line if task.output is None else lines.append
-            if several and task.output is None and not lines_of_json:
-                show(source.name)
-            if not lines_of_json:
-                show(f"{'time':<14}{'keyword':<14}confidence")
-            name = {"file": source.name} if several and lines_of_json else {}
-            count = 0
-            with Interruptible(source) as reading:
-                for block in source.blocks:
-                    count += _show_keywords(spotter.process(block), lines_of_json, name, show, launch)
-                    advance(block.shape[1] / source.rate)
-            count += _show_keywords(spotter.flush(), lines_of_json, name, show, launch)
-            if not count:
-                output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
-            if task.output is not None:
-                write_result(task, "".join(f"{line}\n" for line in lines))
-            reading.end(spotter.repaired, mic)
+    def run(task: Task, advance: Callable[[float], object]) -> None:
+        source = task.open()
+        spotter = Spotter(model, source.rate, source.channels, smoothing, threads, chosen)
+        lines: list[str] = []
+        show = output.show_line if task.output is None else lines.append
+        if several and task.output is None and not lines_of_json:
+            show(source.name)
+        if not lines_of_json:
+            show(f"{'time':<14}{'keyword':<14}confidence")
+        name = {"file": source.name} if several and lines_of_json else {}
+        count = 0
+        with until_interrupted(source) as interrupts:
+            for block in source.blocks:
+                count += _show_keywords(spotter.process(block), lines_of_json, name, show, launch)
+                advance(block.shape[1] / source.rate)
+        count += _show_keywords(spotter.flush(), lines_of_json, name, show, launch)
+        if not count:
+            output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
+        if task.output is not None:
+            write_result(task, "".join(f"{line}\n" for line in lines))
+        end_recording(interrupts, spotter.repaired, mic)
 
-        run_all(tasks, "spotting keywords", run)
-        if launch is not None:
-            launch.end()
+    run_all(tasks, "spotting keywords", run)
+    if launch is not None:
+        launch.end()
 
 
 class Launcher:
@@ -290,29 +280,30 @@ class Launcher:
 
     def __init__(self, command: str) -> None:
         try:
-            self._command = shlex.split(command)
+            words = shlex.split(command, posix=not output.WINDOWS)
         except ValueError as error:
             raise typer.BadParameter(f"--exec {command!r} cannot be read: {error}") from error
-        if not self._command:
+        if not words:
             raise typer.BadParameter("--exec needs a command")
+        self._name = words[0]
+        self._command = command if output.WINDOWS else words  # where programs split their command line themselves
         self._running: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, keyword: Keyword) -> None:
-        told = {"KEYWORD": keyword.word, "TIME": f"{keyword.time:.3f}", "CONFIDENCE": f"{keyword.confidence:.4f}"}
+        variables = {"KEYWORD": keyword.word, "TIME": f"{keyword.time:.3f}", "CONFIDENCE": f"{keyword.confidence:.4f}"}
         self._running = [process for process in self._running if not self._ended(process.poll())]
         try:
-            self._running.append(subprocess.Popen(self._command, env={**os.environ, **told}))
+            self._running.append(subprocess.Popen(self._command, env={**os.environ, **variables}))
         except OSError as error:
-            raise typer.BadParameter(f"--exec: {self._command[0]} cannot be run: {error.strerror}") from error
+            raise typer.BadParameter(f"--exec: {self._name} cannot be run: {error.strerror}") from error
 
     def end(self) -> None:
-        """Wait for what is still running."""
         for process in self._running:
             self._ended(process.wait())
 
     def _ended(self, code: int | None) -> bool:
         if code:
-            output.note(f"{self._command[0]} ended with {code}")
+            output.note(f"{self._name} ended with {code}")
         return code is not None
 
 
@@ -366,49 +357,48 @@ def transcribe(
     channels: Channels = 1,
     threads: Threads = 1,
 ) -> None:
-    """Write down what is said, with the time of every word.
+    """Transcribe speech, with the time of every word.
 
     Without --model this is a recogniser of thirty words, one after the other: yes no up down left right on off stop go,
-    the digits, bed bird cat dog happy house marvin sheila tree wow. It shows the whole path from sound to text; it does
-    not know general English (centaurus train asr trains a recogniser for that).
+    the digits, bed bird cat dog happy house marvin sheila tree wow. It does not know general English (centaurus train
+    asr trains a recogniser for that).
     """
-    with faults.handled():
-        from centaurus.runtime.transcribe import Transcriber
+    from centaurus.runtime.listen import Transcriber
 
-        named = next((known for known in Format if out and out.endswith(f".{known.value}")), Format.TEXT)
-        kind = form or named
-        if live and (kind not in (Format.TEXT, Format.JSON) or out is not None):
-            raise typer.BadParameter(f"--live prints text or JSON lines; {kind.value} captions and -o need the whole")
-        layout = raw_layout(raw, rate, channels)
-        suffix = {Format.TEXT: ".txt"}.get(kind, f".{kind.value}")
-        tasks = plan_tasks(inputs, mic, device, layout, out, force, suffix)
-        if model == "commands":
-            output.note("the model commands knows thirty words, not general English (see -h)")
+    named = next((known for known in Format if out and out.endswith(f".{known.value}")), Format.TEXT)
+    kind = form or named
+    if live and (kind not in (Format.TEXT, Format.JSON) or out is not None):
+        raise typer.BadParameter(f"--live prints text or JSON lines; {kind.value} captions and -o need the whole")
+    layout = raw_layout(raw, rate, channels)
+    suffix = {Format.TEXT: ".txt"}.get(kind, f".{kind.value}")
+    tasks = plan_tasks(inputs, mic, device, layout, out, force, suffix)
+    if model == "commands":
+        output.note("the model commands knows thirty words, not general English (see -h)")
 
-        def run(task: Task, advance: Callable[[float], object]) -> None:
-            source = task.open()
-            transcriber = Transcriber(model, source.rate, source.channels, threads)
-            screen = Live(kind is Format.JSON) if live else None
-            words: list[Word] = []
-            with Interruptible(source) as reading:
-                for block in source.blocks:
-                    words += (done := transcriber.process(block))
-                    if screen is not None:
-                        screen.show(done, transcriber.partial)
-                    advance(block.shape[1] / source.rate)
-            words += (done := transcriber.flush())
-            if screen is not None:
-                screen.show(done, [])
-                screen.close()
-            elif task.output is not None:
-                write_result(task, _write_transcript(words, kind))
-            else:
-                title = f"{source.name}\n" if len(tasks) > 1 and kind is Format.TEXT else ""
-                sys.stdout.write(title + _write_transcript(words, kind, source.name if len(tasks) > 1 else None))
-                sys.stdout.flush()
-            reading.end(transcriber.repaired, mic)
+    def run(task: Task, advance: Callable[[float], object]) -> None:
+        source = task.open()
+        transcriber = Transcriber(model, source.rate, source.channels, threads)
+        screen = Live(kind is Format.JSON) if live else None
+        words: list[Word] = []
+        with until_interrupted(source) as interrupts:
+            for block in source.blocks:
+                words += (done := transcriber.process(block))
+                if screen is not None:
+                    screen.show(done, transcriber.partial)
+                advance(block.shape[1] / source.rate)
+        words += (done := transcriber.flush())
+        if screen is not None:
+            screen.show(done, [])
+            screen.close()
+        elif task.output is not None:
+            write_result(task, _write_transcript(words, kind))
+        else:
+            title = f"{source.name}\n" if len(tasks) > 1 and kind is Format.TEXT else ""
+            sys.stdout.write(title + _write_transcript(words, kind, source.name if len(tasks) > 1 else None))
+            sys.stdout.flush()
+        end_recording(interrupts, transcriber.repaired, mic)
 
-        run_all(tasks, "transcribing", run)
+    run_all(tasks, "transcribing", run)
 
 
 def _write_transcript(words: list[Word], form: Format, name: str | None = None) -> str:
@@ -435,7 +425,7 @@ def _word_data(word: Word) -> dict[str, Any]:
 
 
 class Live:
-    """A transcript that grows: one line rewritten on a terminal, a line for every change elsewhere, or JSON lines."""
+    """Prints a live transcript: one line rewritten on a terminal, a line for every change elsewhere, or JSON lines."""
 
     def __init__(self, json: bool) -> None:
         self._json = json
@@ -470,7 +460,6 @@ class Live:
         self._shown = text
 
     def close(self) -> None:
-        """End the line."""
         if self._rewrite and self._shown:
             sys.stdout.write("\n")
             sys.stdout.flush()

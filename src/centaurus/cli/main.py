@@ -8,24 +8,11 @@ from typing import Annotated
 
 import typer
 
-from centaurus.cli import (
-    bench,
-    demo,
-    denoise,
-    evaluate,
-    export,
-    faults,
-    listening,
-    networks,
-    output,
-    planning,
-    serve,
-    train,
-)
+from centaurus.cli import denoise, listening, networks, output, serve, train
 
 app = typer.Typer(
     help="Denoise speech, find words and transcribe, live on one CPU core; train, measure and export such networks.",
-    cls=faults.Guarded,
+    cls=output.Guarded,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -33,12 +20,20 @@ app = typer.Typer(
 )
 SECTIONS: dict[str, tuple[Callable[..., None], ...]] = {
     "Use models": (
-        *(denoise.denoise, listening.spot, listening.transcribe, serve.serve, serve.studio, demo.demo, networks.models),
+        *(
+            denoise.denoise,
+            listening.spot,
+            listening.transcribe,
+            serve.serve,
+            serve.studio,
+            serve.demo,
+            networks.models,
+        ),
     ),
-    "Train and publish": (train.train, train.teacher_logits, evaluate.evaluate, export.export, export.push),
-    "Look inside": (networks.count, networks.verify, bench.bench, planning.plan, planning.calibrate),
+    "Train and publish": (train.train, train.teacher_logits, train.evaluate, train.export, train.push),
+    "Look inside": (networks.count, networks.verify, networks.bench, networks.plan, networks.calibrate),
 }
-NAMES = {evaluate.evaluate: "eval", train.teacher_logits: "teacher-logits"}
+NAMES = {train.evaluate: "eval", train.teacher_logits: "teacher-logits"}
 for section, commands in SECTIONS.items():
     for command in commands:
         app.command(NAMES.get(command), rich_help_panel=section)(command)
@@ -64,7 +59,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. A fault is one message and its exit code, not a traceback; a mistake in the command line is 2."""
-    faults.prepare_streams()
+    output.prepare_streams()
     try:
         app(args=arguments, prog_name="centaurus")
     except ModuleNotFoundError as error:
@@ -73,6 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
         command = next((word for word in arguments or sys.argv[1:] if not word.startswith("-")), "")
         output.fail(what_to_install(error, preferred=command))
     except (ValueError, OSError, ImportError, OverflowError, RecursionError) as error:
-        output.fail(error, faults.exit_code(error))
+        output.fail(error, output.exit_code(error))
     except MemoryError:
-        output.fail("there is not enough memory for this", faults.FAILED)
+        output.fail("there is not enough memory for this", output.FAILED)

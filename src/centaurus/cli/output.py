@@ -1,26 +1,49 @@
-"""What commands print: text, tables and progress bars for people, JSON for programs, errors as one message."""
+"""What commands print, and how they end: an error is one message and an exit code."""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import signal
 import stat
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shutil import get_terminal_size
+from types import FrameType
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
+
+FAILED, USAGE, INPUT, MODEL, OUTPUT, DEVICE = 1, 2, 3, 4, 5, 6
+INTERRUPTED, CLOSED_PIPE, TERMINATED = 130, 141, 143
+# By name, so that the command line imports nothing to know them.
+CODES = {
+    "AudioError": INPUT,
+    "SessionError": MODEL,
+    "ModelError": MODEL,
+    "MissingModelError": MODEL,
+    "RunError": MODEL,
+    "OutputError": OUTPUT,
+    "DiskError": OUTPUT,
+    "TrainingError": FAILED,
+    "DeviceError": DEVICE,
+}
+WINDOWS = os.name == "nt"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class _Piped(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to ``faults``: rich would end the program with code 1."""
+        """Leave it to ``handled``: rich would end the program with code 1."""
         raise  # rich calls this while it handles the error
 
 
@@ -33,7 +56,7 @@ def show(text: object) -> None:
 
 
 def show_line(text: str) -> None:
-    """Print a line as it is, at once: for results that come one by one."""
+    """Print a line unchanged and flush it: for results that come one by one."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -46,6 +69,14 @@ def show_sentence(text: str) -> None:
 def show_json(data: Any) -> None:
     """Print plain data as indented JSON."""
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def show_report(report: Any, as_json: bool) -> None:
+    """Print an object that has ``json()`` as indented JSON, or as text."""
+    if as_json:
+        show_json(report.json())
+    else:
+        show(report)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[str] = ()) -> None:
@@ -88,7 +119,7 @@ def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Cal
 
 
 def _is_piped() -> bool:
-    """Whether standard output goes to another program."""
+    """Return whether standard output goes to another program."""
     try:
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
     except (OSError, ValueError):  # it is not a file
@@ -102,7 +133,7 @@ def note(message: object) -> None:
 
 
 def _fitted(text: str, stream: TextIO) -> str:
-    """The text, broken between words where a terminal would break it anywhere; names and paths stay whole."""
+    """Return the text wrapped between words at the width of a terminal; names and paths are not broken."""
     if not stream.isatty():
         return text
     width = get_terminal_size().columns
@@ -117,7 +148,7 @@ def fail(message: object, code: int = 2) -> NoReturn:
 
 
 def size(count: float) -> str:
-    """Return bytes for people: 1.5 GB."""
+    """Return a number of bytes with its unit: 1.5 GB."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -126,8 +157,119 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: 12 ms."""
+    """Return a duration with its unit: 12 ms."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, treated like an interrupt."""
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the documented exit code of an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if isinstance(error, ImportError) and error.__cause__ is not None:
+        return exit_code(error.__cause__)  # an extension module makes an import error of an interrupt
+    if is_closed_pipe(error):
+        return CLOSED_PIPE
+    if isinstance(error, OSError) and error.errno in FULL:
+        return OUTPUT
+    return next((CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in CODES), USAGE)
+
+
+def is_closed_pipe(error: BaseException) -> bool:
+    """Return whether standard output has no reader any more; Windows calls that an invalid argument, without a file."""
+    if WINDOWS and isinstance(error, OSError) and error.errno == errno.EINVAL:
+        return error.filename is None
+    return isinstance(error, BrokenPipeError)
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Run a command in a context that ends it with one line and a code at an interrupt, closed pipe or full disk."""
+    main = threading.current_thread() is threading.main_thread()  # others cannot set what a signal does
+    previous = signal.signal(signal.SIGTERM, _terminate) if main else None
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        fail("terminated" if isinstance(error, Terminated) else "interrupted", exit_code(error))
+    except OSError as error:
+        if is_closed_pipe(error) or error.errno in FULL:
+            _let_go_of_stdout()
+        fail("the reader of standard output has gone" if is_closed_pipe(error) else error, exit_code(error))
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, previous)
+
+
+class Guarded(TyperGroup):
+    """The commands, each run within ``handled`` and listed in its section of the help."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        with handled():
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write a list of the commands for every ``rich_help_panel`` that they name."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        limit = formatter.width - 6 - max(len(name) for name, _ in commands)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in commands:
+            sections.setdefault(command.rich_help_panel, []).append((name, command.get_short_help_str(limit)))  # type: ignore[union-attr]
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def prepare_streams() -> None:
+    """Make the standard streams safe to use: closed ones, and consoles that cannot encode every character.
+
+    A file that is opened must not get the number of a closed standard stream: what native code prints would go into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Files and pipes on Windows would have the encoding of the locale, which lacks most characters.
+        encoding = "utf-8" if WINDOWS and not sys.stdout.isatty() else None
+        sys.stdout.reconfigure(encoding=encoding, errors="replace")
+
+
+class _Closed(io.TextIOWrapper):
+    """Standard output that was closed before the start: an error for a command that writes to it, and only for that."""
+
+    def __init__(self) -> None:
+        super().__init__(_ClosedBytes(), encoding="utf-8", write_through=True)  # type: ignore[arg-type]
+
+
+class _ClosedBytes(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> NoReturn:
+        from centaurus.system import OutputError
+
+        raise OutputError("is closed", "standard output")
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _let_go_of_stdout() -> None:
+    """Discard buffered output, which cannot be written and must not fail again when the interpreter ends."""
+    with suppress(io.UnsupportedOperation):  # it is not a file, but something in memory
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

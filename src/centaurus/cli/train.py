@@ -1,9 +1,10 @@
-"""``centaurus train``, ``teacher-logits`` and ``data``: train or resume a run, store logits, get public corpora."""
+"""``centaurus train``, ``teacher-logits``, ``data``, ``eval``, ``export`` and ``push``: train, evaluate, publish."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -11,16 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from centaurus.cli import faults, output
+from centaurus.cli import output
+from centaurus.cli.networks import check_file, network
 from centaurus.tasks import RECIPES
 
 if TYPE_CHECKING:
+    from centaurus.evaluation.metrics import Evaluation, Model
     from centaurus.train.config import Training
     from centaurus.train.run import Run
 
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
 LENGTH = 327_680  # samples of the rows of an index: those of training, so that both use the same one
 EVERY = 1000  # utterances between two lines of progress
+PIECE = (
+    1 << 14
+)  # lengths are padded to multiples of this many samples, so that there are few plans; the network is causal
 
 
 def train(
@@ -30,12 +36,12 @@ def train(
     preset: Annotated[str | None, typer.Option(help="paper (the default), ours or small; settings change it.")] = None,
     small: Annotated[bool, typer.Option("--small", help="A network for minutes on two cores: --preset small.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/RECIPE-1, -2 … by default.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="A run folder to go on with, exactly where it stopped.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="A run folder to continue, exactly where it stopped.")] = None,
     corrections: Annotated[
         Path | None, typer.Option(help="For wake: a folder with missed/ and alarms/ that were kept in use.")
     ] = None,
     allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="With --resume: go on although clips were added or changed.")
+        bool, typer.Option("--allow-changed-data", help="With --resume: continue although clips were added or changed.")
     ] = False,
     show: Annotated[bool, typer.Option("--show", help="Only show the settings.")] = False,
     json: output.Json = False,
@@ -75,9 +81,9 @@ def train(
             standing = launch.train(run, recipe, config, folder, display if display.first else None, allow_changed_data)
             launch.leave()
     except TrainingError as error:
-        output.fail(error, faults.exit_code(error))
+        output.fail(error, output.exit_code(error))
     except KeyboardInterrupt as error:
-        output.fail(_stopped(run), faults.exit_code(error))
+        output.fail(_stopped(run), output.exit_code(error))
     if display.first:
         if before is not None and run.last_checkpoint() == before and not json:
             output.show(
@@ -88,7 +94,7 @@ def train(
 
 
 def _stopped(run: Run) -> str:
-    """Say what an interrupted run has kept."""
+    """Return a message about what an interrupted run has kept."""
     if not run.folder.exists():
         return "stopped before the first step: nothing was kept"
     if run.last_checkpoint() is None:
@@ -106,19 +112,19 @@ def _check(
     resume: Path | None,
     show: bool,
 ) -> None:
-    """Find mistakes that can be seen without torch, which takes seconds to import."""
+    """Check the options before torch is imported, which takes seconds."""
     if data is not None and not data.is_dir():
         what = "is not a folder: --data is a folder of recordings" if data.exists() else "there is no such folder"
-        output.fail(f"--data {data}: {what}", faults.INPUT)
+        output.fail(f"--data {data}: {what}", output.INPUT)
     if resume is not None:
         pairs = [*([recipe] if recipe else []), *settings]
         if any("=" not in pair for pair in pairs) or small or preset or out is not None:
             raise ValueError(
-                "--resume goes on with a run's own settings: give nothing else but --data if it has moved, "
+                "--resume continues a run with its own settings: give nothing else but --data if it has moved, "
                 "or minutes=, epochs= or steps= to extend it"
             )
         if not (resume / "config.json").is_file():
-            output.fail(f"{resume} is not a run folder: it has no config.json", faults.MODEL)
+            output.fail(f"{resume} is not a run folder: it has no config.json", output.MODEL)
         return
     if recipe is None:
         raise ValueError(f"which recipe? {', '.join(RECIPES[:-1])} or {RECIPES[-1]}; or --resume RUN")
@@ -150,7 +156,7 @@ def _show(settings: dict[str, Any], meanings: dict[str, str], json: bool) -> Non
 
 
 def _next_folder(recipe: str) -> Path:
-    """The first of runs/kws-1, runs/kws-2 … that does not exist."""
+    """Return the first of runs/kws-1, runs/kws-2 … that does not exist."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("with several processes give --out RUN, so that all write to one folder")
     number = 1
@@ -173,7 +179,7 @@ def _words(figures: dict[str, Any]) -> str:
 
 
 class Display:
-    """A line that moves: how far, how fast, the losses; and a line that stays for every validation."""
+    """Shows a progress bar with speed and losses, and prints a line for every validation."""
 
     def __init__(self, config: Training, quiet: bool) -> None:
         from rich.console import Console
@@ -209,14 +215,13 @@ class Display:
             self.console.print(f"{'left out':>16}  {len(left_out)}, such as {name}: {why} (all: data.json)")
 
     def trained(self, record: dict[str, Any]) -> None:
-        """Move the line."""
         losses = {name: value for name, value in record.items() if name not in HIDDEN}
         now = f"step {record['step']} · {record['audio_per_second']:.0f} audio-s/s · {_words(losses)}"
         self.progress.start()
         self.progress.update(self.task, completed=record["progress"], now=now)
 
     def validated(self, record: dict[str, Any], best: bool) -> None:
-        """Print a line that stays above the bar."""
+        """Print the metrics of a validation above the bar."""
         kept = {name: value for name, value in record.items() if name not in HIDDEN}
         self.console.print(f"step {record['step']:>7}  {_words(kept)}{'  (best)' if best else ''}")
 
@@ -226,16 +231,16 @@ def teacher_logits(
     teacher: Annotated[Path, typer.Option(help="A wav2vec2 CTC model as transformers saves it: a local folder.")],
     out: Annotated[Path, typer.Option(help="The folder of logits, to be given to train asr as teacher=FOLDER.")],
     split: Annotated[str, typer.Option(help="The split whose utterances are done.")] = "train",
-    part: Annotated[str, typer.Option(help="K/N does the K-th of N parts, for N processes beside each other.")] = "1/1",
+    part: Annotated[str, typer.Option(help="K/N does the K-th of N parts, for N parallel processes.")] = "1/1",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     json: output.Json = False,
 ) -> None:
     """Write a teacher's character logits for every utterance.
 
-    Stop whenever you like: the same command goes on.
+    It can be interrupted at any time: the same command continues.
     """
     from centaurus.data import Corpus, Index, measured, open_corpus, open_index, recognise
-    from centaurus.train.teachers import Wav2Vec2, write_logits
+    from centaurus.train.targets import Wav2Vec2, write_logits
 
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
@@ -279,7 +284,7 @@ def get_corpus(
     Archives are taken from the folder given by --from. Those that are not there are downloaded, if their host can be
     reached.
     """
-    from centaurus.data import sources
+    from centaurus.data.layouts import SOURCES, get
 
     if name is None:
         _list_corpora(json)
@@ -288,15 +293,15 @@ def get_corpus(
         raise ValueError(f"--from {downloads}: there is no such folder")
     folder = out or Path(name)
     with output.progress_bar(f"getting {name}", None) as moved:
-        layout = sources.get(name, folder, downloads, moved)
+        layout = get(name, folder, downloads, moved)
     if json:
         output.show_json({"folder": str(folder), "layout": layout})
     else:
-        output.show(f"{folder}: {sources.SOURCES[name].content} (layout {layout})")
+        output.show(f"{folder}: {SOURCES[name].content} (layout {layout})")
 
 
 def _list_corpora(json: bool) -> None:
-    from centaurus.data.sources import SOURCES
+    from centaurus.data.layouts import SOURCES
 
     if json:
         output.show_json(
@@ -312,3 +317,258 @@ def _list_corpora(json: bool) -> None:
         for archive in s.archives:
             output.show_line(f"    {archive.name}\n      {archive.checksum or 'no checksum published'}")
     output.show("\ncentaurus data get NAME --from FOLDER checks and unpacks archives that you have downloaded.")
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A model file (.safetensors or .onnx) or a shipped model's name.")],
+    data: Annotated[Path, typer.Option(help="A folder of recordings, in any layout that is known.")],
+    split: Annotated[str | None, typer.Option(help="train, val or test; by default test, or val without one.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Evaluate this many clips, evenly spaced; 0 for all.")] = 0,
+    noise: Annotated[Path | None, typer.Option(help="Noise to mix speech with.")] = None,
+    others: Annotated[
+        Path | None, typer.Option(help="For keywords: audio without them, to count false alarms in.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for tables and a plot.")] = None,
+    json: output.Json = False,
+) -> None:
+    """Measure a model on a folder of recordings.
+
+    Accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates.
+    """
+    from centaurus.evaluation.metrics import evaluate as measure
+    from centaurus.evaluation.metrics import write
+
+    evaluated = engine(model)
+    with output.progress_bar(f"measuring {Path(model).name}", None, "clips") as done:
+        report = measure(_counted(evaluated, done), data, split, limit, noise)
+    written = write(report, out) if out is not None else []
+    if others is not None:
+        with output.progress_bar("counting false alarms", None):
+            written += _live(evaluated, report, data, split, noise, others, out)
+    if json:
+        output.show_json(report.json())
+        return
+    _show_evaluation(report)
+    for path in written:
+        output.show(path)
+
+
+def _live(
+    evaluated: Model,
+    report: Evaluation,
+    data: Path,
+    split: str | None,
+    noise: Path | None,
+    others: Path,
+    out: Path | None,
+) -> list[Path]:
+    """Measure misses against false alarms in continuous streams: points go to the report, the curve to the folder."""
+    from centaurus.data import open_corpus
+    from centaurus.decode.keywords import Smoothing, Spotting
+    from centaurus.evaluation import live
+    from centaurus.evaluation.metrics import clips, save_curve
+
+    if evaluated.listen is None or evaluated.task != "classifier":
+        raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {evaluated.task}")
+    smoothing = Smoothing() if evaluated.window is None else Smoothing(window=evaluated.window)
+    spotting = Spotting(evaluated.classes, evaluated.seconds, smoothing)
+    sounds = None if noise is None else clips(noise, ("noise",), evaluated.rate, split)
+    quiet = open_corpus(others, None, None, evaluated.rate)
+    points = live.measure(evaluated.listen, spotting, clips(data, ("word",), evaluated.rate, split), quiet, sounds)
+    for alarms in (0.5, 1.0, 10.0):
+        best = live.threshold_for(points, alarms)
+        report.figures[f"misses_at_{alarms:g}_alarms_per_hour"] = best.misses
+        report.figures[f"threshold_for_{alarms:g}_alarms_per_hour"] = best.threshold
+        report.figures[f"most_alarms_per_hour_at_{best.threshold:g}"] = best.at_most
+    return save_curve(points, out) if out is not None else []
+
+
+def _counted(model: Model, done: Callable[[float], object]) -> Model:
+    """Return the model with a progress bar that advances with every clip."""
+
+    def run(x: Any) -> Any:
+        frames = model.run(x)
+        done(1)
+        return frames
+
+    return replace(model, run=run)
+
+
+def engine(model: str) -> Model:
+    """Return the model to evaluate, in torch or in onnxruntime."""
+    if model.endswith(".onnx"):
+        return _session(model)
+    check_file(model)
+    return _network(model)
+
+
+def _session(model: str) -> Model:
+    import numpy as np
+
+    from centaurus.evaluation.metrics import Model
+    from centaurus.runtime import Session
+
+    session = Session(model)
+    known = session.settings
+
+    def run(x: Any) -> Any:
+        pieces = [session.process(np.pad(x, (0, known.delay))), session.flush()]
+        return np.concatenate(pieces, axis=-1)[..., known.frames(known.delay) :]
+
+    def listen() -> Any:
+        session.reset()
+        return session.process
+
+    return Model(
+        known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run, listen, known.window
+    )
+
+
+def _network(model: str) -> Model:
+    import torch
+
+    from centaurus.evaluation.metrics import Model
+    from centaurus.models import load_network
+    from centaurus.nn import Stream
+    from centaurus.tasks import TASKS
+
+    net = load_network(model)
+    known = net.settings
+
+    @torch.inference_mode()
+    def run(x: Any) -> Any:
+        audio = torch.nn.functional.pad(torch.from_numpy(x), (0, -len(x) % PIECE))
+        return net.aligned(audio[None, None])[0, :, : net.frames(len(x))].numpy()
+
+    meaning = TASKS[net.task].outputs
+    if meaning and not known.get(meaning):
+        raise ValueError(f"{model} does not say what its {meaning} are: its outputs cannot be read")
+    rate, classes, tokens = int(known["sample_rate"]), known.get("classes", ()), known.get("tokens", ())
+
+    def listen() -> Any:
+        stream = Stream(net)
+        return torch.inference_mode()(lambda x: stream(torch.from_numpy(x)[None, None])[0].numpy())
+
+    return Model(net.task, rate, net.ratio, classes, tokens, run, listen, known.get("window"))
+
+
+def _show_evaluation(report: Evaluation) -> None:
+    output.show_table(["figure", ""], [[name, cell] for name, cell in _cells(report.figures).items()])
+    if report.groups:
+        rows = [_cells(group) for group in report.groups]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        output.show_table(names, [[row.get(name, "") for name in names] for row in rows])
+    output.show(f"{len(report.rows)} clips")
+    for name, why in list(report.missing.items())[:10]:
+        output.show(f"not measured: {name}: {why}")
+
+
+def _cells(figures: dict[str, Any]) -> dict[str, str]:
+    """Return figures as text; one that was also measured before denoising shows both, such as 1.9 → 2.6."""
+    after = {name: value for name, value in figures.items() if not name.endswith("_before")}
+    before = {name: f"{_number(figures[f'{name}_before'])} → " for name in after if f"{name}_before" in figures}
+    return {name: before.get(name, "") + _number(value) for name, value in after.items()}
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def export(
+    name: Annotated[
+        str, typer.Argument(help="A model file, a shipped model's name, or a network such as denoiser/hybrid.")
+    ],
+    file: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="model.onnx, model.c with model.h beside it, or model.wasm."),
+    ],
+    chunk: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="Samples in one step, a multiple of the hop; give it several times for several files."
+        ),
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="Of a step in C: fp32, fp16, or int16 and int8 with a scale for every column.")
+    ] = "fp32",
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that is there.")] = False,
+    json: output.Json = False,
+) -> None:
+    """Write a model's streaming step as ONNX or C.
+
+    It is compared with torch before it gets its name.
+    """
+    check_file(name)
+    from centaurus.system import OutputError
+
+    chunks: list[int | None] = [*chunk] if chunk else [None]
+    several = len(set(chunks)) > 1
+    targets = {n: file.with_name(f"{file.stem}-{n}{file.suffix}") if several else file for n in chunks}
+    for target in targets.values():
+        if target.exists() and not force:
+            raise OutputError("exists already; -f overwrites", target)
+        if not target.parent.is_dir():
+            raise OutputError(f"there is no folder {target.parent}", target)
+    if file.suffix in (".c", ".wasm"):
+        _write_c(name, targets, weights, force, json)
+        return
+    if weights != "fp32":
+        raise ValueError(f"--weights {weights} is for steps in C: an ONNX file has fp32 weights")
+    from centaurus.export.write import export_and_compare
+    from centaurus.runtime.session import Session
+
+    net, rows, data = network(name), [], []
+    for samples, target in targets.items():
+        made = export_and_compare(net, target, samples)
+        settings, size = Session(target).settings, target.stat().st_size
+        milliseconds = 1000 * settings.chunk / settings.rate
+        numbers = {"bytes": size, "chunk": settings.chunk, "chunk_ms": milliseconds, "states": len(settings.states)}
+        data.append({"file": str(target)} | numbers | {"difference": made.difference})
+        row = [output.size(size), str(settings.chunk), f"{milliseconds:g}", str(len(settings.states))]
+        rows.append([str(target), *row, f"{made.difference:.0e}"])
+    if json:
+        output.show_json(data)
+    else:
+        output.show_table(["file", "size", "chunk", "ms", "states", "off by"], rows)
+
+
+def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bool, json: bool) -> None:
+    """Write a step in C, or as WebAssembly, for every chunk."""
+    from centaurus.export.c import export_c, export_wasm
+
+    for target in targets.values():
+        if target.suffix == ".c" and target.with_suffix(".h").exists() and not force:
+            raise FileExistsError(f"{target.with_suffix('.h')} is there already: -f overwrites it")
+    net = network(name)
+    made = {}
+    for samples, target in targets.items():
+        write = export_wasm if target.suffix == ".wasm" else export_c
+        made[samples] = write(net, target, samples, weights)
+    if json:
+        output.show_json([one.json() for one in made.values()])
+        return
+    rows = []
+    for samples, one in made.items():
+        off = "not compared" if one.difference is None else f"{one.difference:.0e}"
+        rows.append(
+            [str(one.source), output.size(one.weight_bytes), output.size(one.state_bytes), str(samples or net.hop), off]
+        )
+    output.show_table(["file", f"{weights} weights", "memory", "chunk", "off by"], rows)
+    if any(one.difference is None for one in made.values()):
+        output.note("there is no C compiler here (CC, cc, gcc, clang): the step was not compared with torch")
+
+
+def push(
+    model: Annotated[str, typer.Argument(help="A .safetensors or .onnx file, or a shipped model's name.")],
+    repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Made if it does not exist.")],
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
+) -> None:
+    """Upload a model to the Hugging Face Hub.
+
+    Its card and its other form go with it if they lie beside it. Others then use it as hf:USER/MODEL. Needs the package
+    huggingface_hub and its token (hf auth login).
+    """
+    from centaurus import system
+
+    uploaded = system.push(model, repository, private)
+    output.show(f"Uploaded {', '.join(uploaded)}: use it as hf:{repository.removeprefix('hf:')}")

@@ -1,17 +1,26 @@
-"""Corpora as they lie on disk: readers, caches, synthetic stand-ins. Sound as numpy arrays; nothing of networks.
+"""Corpora on disk and examples made of them, as numpy arrays; independent of networks.
 
 ``open_corpus`` finds the clips of a folder in any known layout; ``prepared`` decodes them once. ``Keywords``,
 ``Phrases``, ``Mixtures``, ``Pairs`` and ``Utterances`` make examples of them: ``size()``, ``draw(epoch, rng)`` and
 ``example(index, rng)``, whose every number follows from what they are given.
 """
 
-from centaurus.data.cache import cache_folder, measured, open_pack, prepared, write_pack
-from centaurus.data.corpus import Clip, Corpus, Faults, checked, load
+from centaurus.data.corpus import (
+    Clip,
+    Corpus,
+    Faults,
+    cache_folder,
+    checked,
+    load,
+    measured,
+    open_pack,
+    prepared,
+    write_pack,
+)
 from centaurus.data.examples.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
 from centaurus.data.examples.rows import Mixing, Mixtures, Pairs, Utterances
-from centaurus.data.index import Index, open_index
+from centaurus.data.index import Index, open_index, without_leaks
 from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
-from centaurus.data.leaks import without_leaks
 
 __all__ = [
     "LAYOUTS",

@@ -1,8 +1,8 @@
-"""An index of millions of readings: columns on disk, built once by many processes and memory-mapped by all.
+"""An index of millions of readings, without those whose texts resemble held-out ones.
 
-For a corpus in the layout of Multilingual LibriSpeech. The texts stay where they are, in ``transcripts.txt``; columns
-say where each line begins and how long its sound is. Rows of the utterances whose texts resemble no held-out one are
-kept beside them. All is made shard by shard, about 64 MB of texts each: an interrupted build goes on where it was.
+The columns are on disk, built once by many processes and memory-mapped by all, for a corpus in the layout of
+Multilingual LibriSpeech. The texts stay where they are, in ``transcripts.txt``; columns say where each line begins and
+how long its audio is. All is made shard by shard, about 64 MB of texts each: an interrupted build is continued.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,27 +24,163 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus import audio
 from centaurus.audio import AudioError
 from centaurus.audio.pack import Piece, Rows, fill_rows
-from centaurus.data.cache import cache_folder
-from centaurus.data.corpus import Clip, Faults, OnFault, Samples, load
+from centaurus.data.corpus import Clip, Corpus, Faults, OnFault, Samples, cache_folder, check_rate, header_length, load
 from centaurus.data.layouts import SPLITS, TRANSCRIPTS, sound_suffix
-from centaurus.data.leaks import HeldOut
+from centaurus.system import replacing, write_file
 
+WORDS_IN_A_ROW = 4
+_WORD = re.compile(r"[\w']+")
+Run = tuple[str, ...]
+_LONGEST = 64  # letters beyond this place are hashed as if they were at it
+_FOLDED = np.array([ord(chr(k).lower()) if k < 128 and _WORD.match(chr(k)) else 0 for k in range(256)], np.uint8)
 SHARD_BYTES = 64 << 20
 LEAK_BYTES = 4 << 20  # of texts that are compared at a time: their hashes take some 40 times as much
-READERS = 8  # threads of a process that read headers: mostly waiting for the disk
+READERS = 8  # threads of a process that read headers, which is mostly waiting for the disk
 NAMES = 256  # utterances that a thread measures at a time
-TAB, NEWLINE, SLASH = 9, 10, 47
+TAB, NEWLINE, SLASH, BACKSLASH = b"\t\n/\\"
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training clip, the held-out clip it resembles, and the share of the shorter text that both have."""
+
+    clip: Clip
+    held_out: Clip
+    similarity: float
+
+
+def without_leaks(train: Corpus, held_out: Iterable[Clip], limit: float = 0.5) -> tuple[Corpus, list[Leak]]:
+    """Split training clips into those that resemble no held-out text, and leaks.
+
+    Similarity is the share of runs of four words, of the text that has fewer, that both texts have; texts of fewer
+    than four words resemble each other only if they are the same. One pass over the training texts, whatever the
+    number of held-out ones.
+    """
+    held = list(held_out)
+    texts = HeldOut([clip.labels.get("transcript", "") for clip in held], limit)
+    kept, leaks = [], []
+    for clip in train:
+        number, similarity = texts.closest(clip.labels.get("transcript", ""))
+        if similarity >= limit:
+            leaks.append(Leak(clip, held[number], similarity))
+        else:
+            kept.append(clip)
+    return train.of(kept), leaks
+
+
+class HeldOut:
+    """Held-out texts, with which training texts are compared."""
+
+    def __init__(self, texts: Sequence[str], limit: float = 0.5) -> None:
+        if not 0 < limit <= 1:
+            raise ValueError(f"a similarity should be between 0 and 1, got {limit}")
+        self.limit = limit
+        runs = [_runs(text) for text in texts]
+        self._sizes = [len(own) for own in runs]
+        self._where: dict[Run, list[int]] = {}
+        for number, own in enumerate(runs):
+            for run in own:
+                self._where.setdefault(run, []).append(number)
+        long = [run for run in self._where if len(run) == WORDS_IN_A_ROW and all(word.isascii() for word in run)]
+        self._hashes = np.unique(np.array([_run_hash(run) for run in long], np.uint64))
+
+    def closest(self, text: str) -> tuple[int, float]:
+        """Return the held-out text that shares most with a text, and the share; (-1, 0) if none shares anything."""
+        own = _runs(text)
+        shared = Counter(number for run in own for number in self._where.get(run, ()))
+        alike = {number: count / min(len(own), self._sizes[number]) for number, count in shared.items()}
+        worst = max(alike, key=alike.__getitem__, default=-1)
+        return worst, alike.get(worst, 0.0)
+
+    def leaks(self, letters: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int]:
+        """Return the numbers of the texts ``letters[starts[k] : ends[k]]`` (UTF-8) that resemble a held-out one."""
+        return [
+            number
+            for number in self.candidates(letters, starts, ends).tolist()
+            if self.closest(bytes(letters[starts[number] : ends[number]]).decode("utf-8", "replace"))[1] >= self.limit
+        ]
+
+    def candidates(
+        self, letters: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return texts that may resemble a held-out one: every one that does, and few others.
+
+        A run of four words is compared by its hash. Texts with other than ASCII letters, and those of fewer than four
+        words, are all candidates.
+        """
+        if not len(starts):
+            return np.zeros(0, np.int64)
+        inside = np.zeros(len(letters) + 1, np.int8)
+        inside[starts] += 1
+        np.add.at(inside, ends, -1)
+        inside = np.cumsum(inside[:-1], dtype=np.int8)
+        foreign = np.searchsorted(starts, np.flatnonzero((letters > 127) & (inside > 0)), "right") - 1
+        folded = np.where(inside > 0, _FOLDED[letters], 0)
+        words, first = _word_hashes(folded)
+        owner = np.searchsorted(starts, first, "right") - 1
+        counts = np.bincount(owner, minlength=len(starts))
+        runs = np.zeros(max(0, len(words) - WORDS_IN_A_ROW + 1), np.uint64)
+        for place in range(WORDS_IN_A_ROW):
+            runs += words[place : place + len(runs)] * _PLACES[place]
+        whole = owner[: len(runs)] == owner[WORDS_IN_A_ROW - 1 :][: len(runs)]
+        position = np.searchsorted(self._hashes, runs)
+        same = np.zeros(len(runs), bool)
+        known = position < len(self._hashes)
+        same[known] = self._hashes[position[known]] == runs[known]
+        short = np.flatnonzero(counts < WORDS_IN_A_ROW)
+        return np.unique(np.concatenate([owner[: len(runs)][whole & same], short, foreign]))
+
+
+def _runs(text: str) -> set[Run]:
+    """Return every run of four words of a text, without case and punctuation; a shorter text is one run."""
+    words = _WORD.findall(text.casefold())
+    if not words:
+        return set()
+    last = max(1, len(words) - WORDS_IN_A_ROW + 1)
+    return {tuple(words[i : i + WORDS_IN_A_ROW]) for i in range(last)}
+
+
+# Hashes: a sum over the letters of a word of (number of the letter) · (power of the place), modulo 2^64.
+_random = np.random.default_rng(0)
+_NUMBERS = _random.integers(1, 2**63, 256, np.uint64) | np.uint64(1)
+_POWERS = _random.integers(1, 2**63, _LONGEST, np.uint64) | np.uint64(1)
+_PLACES = _random.integers(1, 2**63, WORDS_IN_A_ROW, np.uint64) | np.uint64(1)
+
+
+def _word_hashes(folded: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hash of every word, and where it begins; ``folded`` is zero between words."""
+    inside = folded != 0
+    begins = inside.copy()
+    begins[1:] &= ~inside[:-1]
+    first = np.flatnonzero(begins)
+    if not len(first):
+        return np.zeros(0, np.uint64), first
+    letters = np.flatnonzero(inside)
+    word = np.cumsum(begins[letters]) - 1
+    place = np.minimum(letters - first[word], _LONGEST - 1)
+    values = _NUMBERS[folded[letters]] * _POWERS[place]
+    return np.add.reduceat(values, np.searchsorted(letters, first)), first
+
+
+@cache
+def _word_hash(word: str) -> int:
+    values = (int(_NUMBERS[ord(c)]) * int(_POWERS[min(k, _LONGEST - 1)]) for k, c in enumerate(word))
+    return sum(values) % 2**64
+
+
+def _run_hash(run: Run) -> int:
+    return sum(_word_hash(word) * int(place) for word, place in zip(run, _PLACES, strict=True)) % 2**64
+
 
 Measure = Callable[[Path], tuple[int, int]]
-"""From a sound file to its frames and rate."""
+"""A function from an audio file to its frames and rate."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One split of a corpus: where its texts and its sound are, and the rate it is loaded at."""
+    """One split of a corpus: where its texts and its audio are, and the rate it is loaded at."""
 
     folder: Path
     suffix: str
@@ -50,11 +188,10 @@ class Source:
 
     @property
     def texts(self) -> Path:
-        """The file of names and texts."""
         return self.folder / TRANSCRIPTS
 
     def path(self, name: str) -> Path:
-        """The sound file of an utterance."""
+        """Return the audio file of an utterance."""
         speaker, _, rest = name.partition("_")
         return self.folder / "audio" / speaker / rest.partition("_")[0] / f"{name}{self.suffix}"
 
@@ -84,7 +221,7 @@ class Index:
         ]
         self._letters = np.memmap(source.texts, np.uint8, "r") if source.texts.stat().st_size else np.zeros(0, np.uint8)
         self._first = [0, *accumulate(len(columns["frames"]) for columns in self._columns)]
-        parts = [json.loads((folder / rows / "facts.json").read_text()) for folder in folders]
+        parts = [json.loads((folder / rows / "facts.json").read_bytes()) for folder in folders]
         self.facts = Facts(**{key: sum(facts[key] for facts in parts) for key in Facts.__dataclass_fields__})
 
     def __len__(self) -> int:
@@ -163,7 +300,7 @@ def open_index(
 
     Texts that resemble one of ``held_out`` by more than ``limit`` (``without_leaks``) are in no row. What is cached is
     found again while ``transcripts.txt`` is unchanged; other held-out texts, limits and lengths reuse the measured
-    lengths. ``measure`` replaces reading the headers of the sound files.
+    lengths. ``measure`` replaces reading the headers of the audio files.
     """
     root = Path(folder) / split
     source = Source(root.absolute(), sound_suffix(root / "audio") if measure is None else ".flac", rate)
@@ -179,24 +316,14 @@ def open_index(
     _run_missing(packed, [(f, s) for f, s in zip(folders, shards, strict=True) if not _done(f / rows)], processes)
     faults = Faults(on_fault)
     for place in folders:
-        for path, reason in json.loads((place / "faults.json").read_text()).items():
+        for path, reason in json.loads((place / "faults.json").read_bytes()).items():
             faults.add(AudioError(reason, path))
     return Index(source, length, folders, rows, faults)
 
 
-def header_length(path: Path) -> tuple[int, int]:
-    """Return frames and rate of a sound file by its header."""
-    facts = audio.info(path)
-    if not facts.frames:
-        raise AudioError("is empty", path)
-    if facts.truncated:
-        raise AudioError("is shorter than its header says", path)
-    return facts.frames, facts.rate
-
-
 @dataclass(frozen=True)
 class _Measured:
-    """Makes the columns of a shard: where lines begin and end, how long names are, and the frames of the sound."""
+    """Writes the columns of a shard: where lines begin and end, the lengths of names, and the frames of the audio."""
 
     source: Source
     measure: Measure
@@ -212,8 +339,7 @@ class _Measured:
             path = self.source.path(name)
             try:
                 count, own = self.measure(path)
-                if own < self.source.rate:
-                    raise AudioError(f"has {own} Hz, too low for {self.source.rate} Hz", path)
+                check_rate(own, self.source.rate, path)
                 return count * self.source.rate // own
             except AudioError as error:
                 faults[str(path)] = error.reason
@@ -229,13 +355,13 @@ class _Measured:
         _save(folder / "ends", ends + begin)
         _save(folder / "names", (tabs - starts).astype(np.uint16))
         _save(folder / "frames", lengths)
-        _write_json(folder / "faults.json", faults)
+        write_file(folder / "faults.json", json.dumps(faults))
         (folder / "done").touch()
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """Makes the rows of a shard from the utterances that resemble no held-out text."""
+    """Writes the rows of a shard from the utterances that resemble no held-out text."""
 
     source: Source
     length: int
@@ -259,7 +385,7 @@ class _Packed:
         _save(target / "recordings", packed.recordings)
         seconds = float(usable[usable <= self.length].sum(dtype=np.int64)) / self.source.rate
         facts = Facts(len(frames), seconds, len(leaks), discarded, unreadable)
-        _write_json(target / "facts.json", asdict(facts))
+        write_file(target / "facts.json", json.dumps(asdict(facts)))
         (target / "done").touch()
 
     def _leaks(self, letters: NDArray[np.uint8], columns: dict[str, NDArray[Any]], begin: int) -> list[int]:
@@ -277,20 +403,14 @@ class _Packed:
         return leaks
 
 
-_HELD: dict[tuple[int, float], HeldOut] = {}
-
-
+@lru_cache(maxsize=1)
 def _held_out(texts: tuple[str, ...], limit: float) -> HeldOut:
     """Return the held-out texts, read once in a process, which packs many shards."""
-    key = (hash(texts), limit)
-    if key not in _HELD:
-        _HELD.clear()
-        _HELD[key] = HeldOut(texts, limit)
-    return _HELD[key]
+    return HeldOut(texts, limit)
 
 
 def _run_missing(work: Callable[[Any], None], jobs: list[Any], processes: int | None) -> None:
-    """Do every job, in processes of their own where there is more than one."""
+    """Run every job, in parallel processes if there are several."""
     count = min(len(jobs), processes or os.cpu_count() or 1)
     if count <= 1:
         for job in jobs:
@@ -323,7 +443,7 @@ def _lines(
     tabs = np.append(np.flatnonzero(letters == TAB), len(letters) + 1)
     tabs = tabs[np.searchsorted(tabs, starts)]
     wrong = (tabs >= ends) | (tabs == starts) | (tabs - starts >= 1 << 16)
-    slashes = np.flatnonzero(letters == SLASH)
+    slashes = np.flatnonzero((letters == SLASH) | (letters == BACKSLASH))
     line = np.searchsorted(starts, slashes, "right") - 1
     wrong[line[slashes < tabs[line]]] = True
     if wrong.any():
@@ -342,13 +462,8 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 
 def _save(path: Path, column: NDArray[Any]) -> None:
-    with audio.replacing(path.with_suffix(".npy")) as temporary, temporary.open("wb") as file:
+    with replacing(path.with_suffix(".npy")) as temporary, temporary.open("wb") as file:
         np.save(file, column)
-
-
-def _write_json(path: Path, data: Any) -> None:
-    with audio.replacing(path) as temporary:
-        temporary.write_text(json.dumps(data))
 
 
 def _done(folder: Path) -> bool:
@@ -358,5 +473,5 @@ def _done(folder: Path) -> bool:
 def _digest(*parts: object) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        digest.update(f"{part}\n".encode())
+        digest.update(f"{part}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Recognise the layout of a folder by its contents, and open its clips.
+"""Public corpora: where they come from, how their folders are recognised, and the clips in them.
 
 Speech Commands, or any folder of word folders:
     WORD/SPEAKER_nohash_N.wav   validation_list.txt   testing_list.txt   _background_noise_/*.wav
@@ -16,13 +16,26 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import tarfile
+import tempfile
+import tomllib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import msgspec
 
 from centaurus.audio import AudioError
-from centaurus.data.cache import INDEX, open_pack
-from centaurus.data.corpus import Clip, Corpus, Faults, OnFault
+from centaurus.audio.files import EXTENSIONS
+from centaurus.data.corpus import INDEX, Clip, Corpus, Faults, OnFault, open_pack
+from centaurus.system import FileError, replacing
 
 LAYOUTS = {
     "pack": f"{INDEX} (a pack), or folders that have one",
@@ -30,9 +43,8 @@ LAYOUTS = {
     "mls": "train, dev or test with transcripts.txt (Multilingual LibriSpeech)",
     "voicebank": "clean_*/ and noisy_*/ (VoiceBank+DEMAND pairs)",
     "dns": "clean/ and noise/, or datasets_fullband/ with clean_fullband/ and noise_fullband/ (DNS challenge)",
-    "speech-commands": "folders of words with sound files (Speech Commands)",
+    "speech-commands": "folders of words with audio files (Speech Commands)",
 }
-SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".w64", ".caf")
 # DNS: book_00000_chp_0009_reader_06709_0_seg_1; VCTK and VoiceBank: p226_001.
 _SPEAKER = re.compile(r"reader_(\d+)|(?:^|_)([ps]\d{1,4})(?=_|$)")
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -49,6 +61,8 @@ _NOISE = re.compile(r"noises?(_fullband|_wideband)?$")
 VALIDATION_SPEAKERS = ("p286", "p287")
 SPLITS = {"train": "train", "dev": "val", "val": "val", "valid": "val", "test": "test"}
 TRANSCRIPTS = "transcripts.txt"
+CHUNK = 1 << 20  # bytes read at once
+PATIENCE = 10.0  # seconds without an answer after which a host counts as unreachable
 
 
 def recognise(folder: str | os.PathLike[str]) -> str:
@@ -58,19 +72,11 @@ def recognise(folder: str | os.PathLike[str]) -> str:
         raise AudioError("no such folder", root)
     if packs(root):
         return "pack"
-    if subsets(root):
-        return "librispeech"
-    if mls_folders(root):
-        return "mls"
-    if paired_folders(root):
-        return "voicebank"
-    if mixing_root(root):
-        return "dns"
-    words = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
-    if any(next(sound_files_in(path), None) for path in words):
-        return "speech-commands"
-    looked = "".join(f"\n  {name}: {what}" for name, what in LAYOUTS.items())
-    raise AudioError(f"the layout is not known; these are{looked}", root)
+    for name, (is_this, _) in KNOWN.items():
+        if is_this(root):
+            return name
+    known = "".join(f"\n  {name}: {what}" for name, what in LAYOUTS.items())
+    raise AudioError(f"the layout is not known; these are{known}", root)
 
 
 def packs(root: Path) -> list[Path]:
@@ -99,17 +105,8 @@ def open_corpus(
         for corpus in packed:
             faults.found |= corpus.faults.found
         clips = [clip for corpus in packed for clip in corpus]
-    elif layout == "librispeech":
-        clips = list(librispeech_clips(root, faults))
-    elif layout == "mls":
-        clips = list(mls_clips(root))
-    elif layout == "voicebank":
-        clips = list(paired_clips(root, faults))
-    elif layout == "dns":
-        where = mixing_root(root)
-        clips = list(mixing_clips(*where)) if where else []
     else:
-        clips = list(word_clips(root))
+        clips = list(KNOWN[layout][1](root, faults))
     corpus = Corpus(layout, tuple(clips), rate, faults)
     if splits is not None:
         # Background noise belongs to every split.
@@ -121,7 +118,7 @@ def open_corpus(
 
 
 def sound_files(folder: Path) -> Iterator[Path]:
-    """Yield every sound file below a folder, but no pipe or device, in an order that does not depend on the disk."""
+    """Yield every audio file below a folder, but no pipe or device, in sorted order."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         paths = (Path(place, name) for name in sorted(names) if _is_sound(name))
@@ -129,7 +126,7 @@ def sound_files(folder: Path) -> Iterator[Path]:
 
 
 def sound_files_in(folder: Path) -> Iterator[Path]:
-    """Yield the sound files of a folder itself, sorted."""
+    """Yield the audio files directly in a folder, sorted."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if _is_sound(entry.name) and entry.is_file())
     yield from (folder / name for name in names)
@@ -144,16 +141,19 @@ def speaker_of(path: Path) -> str:
 def hold_out(clips: Iterable[Clip], group: Callable[[Clip], str], share: float = 0.02) -> list[Clip]:
     """Put a share of the groups, at least one, into ``val`` and the rest into ``train``, by a hash of their names."""
     clips = list(clips)
-    names = sorted({group(clip) for clip in clips}, key=lambda name: hashlib.blake2b(name.encode()).digest())
-    if len(names) < 2:
-        group = _id
-        names = sorted({clip.id for clip in clips}, key=lambda name: hashlib.blake2b(name.encode()).digest())
+    group = group if len({group(clip) for clip in clips}) > 1 else _id
+    names = sorted({group(clip) for clip in clips}, key=_order)
     held = set(names[: max(1, round(share * len(names)))]) if len(names) > 1 else set()
     return [replace(clip, labels={**clip.labels, "split": "val" if group(clip) in held else "train"}) for clip in clips]
 
 
+def _order(name: str) -> bytes:
+    """Return a random order of names that is the same everywhere, also for a name that is not UTF-8."""
+    return hashlib.blake2b(name.encode(errors="surrogateescape")).digest()
+
+
 def _is_sound(name: str) -> bool:
-    return name.lower().endswith(SOUNDS) and not name.startswith(".")
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
 
 
 def _id(clip: Clip) -> str:
@@ -174,7 +174,13 @@ def subset(words: int | Sequence[str], available: Sequence[str]) -> tuple[str, .
     return chosen
 
 
-def word_clips(root: Path) -> Iterator[Clip]:
+def has_words(root: Path) -> bool:
+    """Return whether a folder has folders of words with audio files."""
+    words = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))]
+    return any(next(sound_files_in(path), None) for path in words)
+
+
+def word_clips(root: Path, faults: Faults) -> Iterator[Clip]:
     """Yield a clip for every word, with the official split, and for the background noise."""
     splits = official_splits(root)
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -207,7 +213,7 @@ def official_splits(root: Path) -> dict[str, str]:
 def hashed_split(speaker: str, val: float = 10, test: float = 10) -> str:
     """Return a split that depends only on the speaker: the rule by which the official lists were made."""
     most = 2**27 - 1
-    percent = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
+    percent = int(hashlib.sha1(speaker.encode(errors="surrogateescape")).hexdigest(), 16) % (most + 1) * (100 / most)
     return "val" if percent < val else "test" if percent < val + test else "train"
 
 
@@ -265,8 +271,9 @@ def mixing_root(root: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def mixing_clips(speech: Path, noise: Path) -> Iterator[Clip]:
+def mixing_clips(root: Path, faults: Faults) -> Iterator[Clip]:
     """Yield clips of speech with the set they come from (``vctk``, ``librivox`` or the folder's name), and of noise."""
+    speech, noise = mixing_root(root) or (root, root)
     voices = []
     for path in sound_files(speech):
         inner = path.relative_to(speech)
@@ -304,7 +311,7 @@ def subsets(root: Path) -> list[Path]:
 
 
 def librispeech_clips(root: Path, faults: Faults) -> Iterator[Clip]:
-    """Yield a clip for every utterance. One whose sound file is absent is a fault."""
+    """Yield a clip for every utterance. A missing audio file is a fault."""
     for folder in subsets(root):
         for texts in sorted(folder.glob("*/*/*.trans.txt")):
             speaker, chapter = texts.parent.parent.name, texts.parent.name
@@ -324,7 +331,7 @@ def mls_folders(root: Path) -> list[Path]:
     return [path.parent for path in sorted(root.glob(f"*/{TRANSCRIPTS}")) if path.parent.name in SPLITS]
 
 
-def mls_clips(root: Path) -> Iterator[Clip]:
+def mls_clips(root: Path, faults: Faults) -> Iterator[Clip]:
     """Yield a clip for every line of the texts. With ten million files, a missing one is found when it is loaded."""
     for folder in mls_folders(root):
         suffix = sound_suffix(folder / "audio")
@@ -346,7 +353,7 @@ def _texts(folder: Path) -> bool:
 
 
 def sound_suffix(folder: Path) -> str:
-    """Return the suffix of the sound files below a folder, by the first match."""
+    """Return the suffix of the audio files below a folder, by the first match."""
     for suffix in (".flac", ".opus", ".ogg", ".wav"):
         if next(folder.glob(f"*/*/*{suffix}"), None) is not None:
             return suffix
@@ -358,8 +365,150 @@ def _lines(path: Path, separator: str) -> Iterator[tuple[str, str]]:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 name, separated, text = line.rstrip("\n").partition(separator)
-                if not separated or not name or "/" in name:
+                if not separated or not name or "/" in name or "\\" in name:
                     raise AudioError(f"line {number} is not a name and a text", path)
                 yield name, text.strip()
     except (OSError, UnicodeDecodeError) as error:
         raise AudioError(f"cannot be read: {error}", path) from error
+
+
+KNOWN: dict[str, tuple[Callable[[Path], object], Callable[[Path, Faults], Iterator[Clip]]]] = {
+    "librispeech": (subsets, librispeech_clips),
+    "mls": (mls_folders, mls_clips),
+    "voicebank": (paired_folders, paired_clips),
+    "dns": (mixing_root, mixing_clips),
+    "speech-commands": (has_words, word_clips),
+}
+"""How each layout but a pack is recognised, and its clips read; the first that fits is taken."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One file to download. ``checksum`` is ``sha256:…`` or ``md5:…`` as published; a zip has its own for each file."""
+
+    url: str
+    checksum: str = ""
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(urlsplit(self.url).path).name
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public corpus: what it is, its licence, its page, and its archives.
+
+    ``top`` is the folder that its archives have at the top and that is left out.
+    """
+
+    content: str
+    licence: str
+    page: str
+    archives: tuple[Archive, ...]
+    top: str = ""
+
+
+SOURCES = msgspec.convert(
+    tomllib.loads((files("centaurus") / "data" / "sources.toml").read_text(encoding="utf-8")), dict[str, Source]
+)
+
+
+class SourceError(FileError, ValueError):
+    """An archive that is missing, damaged or not the published one; the message says where to get it."""
+
+
+def get(
+    name: str,
+    out: str | os.PathLike[str],
+    downloads: str | os.PathLike[str] | None = None,
+    moved: Callable[[float], object] = lambda amount: None,
+) -> str:
+    """Check a corpus' archives and unpack them into a new folder; return the name of its layout.
+
+    Archives are taken from the folder ``downloads``; those that are not there are downloaded if their host can be
+    reached. ``moved`` is called with numbers of bytes that were read. The folder appears whole or not at all.
+    """
+    if name not in SOURCES:
+        raise SourceError(f"there is no corpus {name!r:.60}; there are {', '.join(SOURCES)}")
+    source, target = SOURCES[name], Path(out)
+    if target.exists():
+        raise SourceError("exists already; name another folder with -o", target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _building(target) as folder:
+        for archive in source.archives:
+            with _archive(archive, downloads, folder.parent, moved) as path:
+                _check(path, archive, moved)
+                _unpack(path, folder, source.top)
+        return recognise(folder)
+
+
+@contextmanager
+def _building(target: Path) -> Iterator[Path]:
+    """Yield a folder that takes the target's name if all goes well."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        inside = Path(folder) / target.name
+        inside.mkdir()
+        yield inside
+        os.rename(inside, target)
+
+
+@contextmanager
+def _archive(
+    archive: Archive, downloads: str | os.PathLike[str] | None, folder: Path, moved: Callable[[float], object]
+) -> Iterator[Path]:
+    """Yield the path of an archive, downloaded before or now; one downloaded now is removed afterwards."""
+    kept = None if downloads is None else Path(downloads) / archive.name
+    if kept is not None and kept.is_file():
+        yield kept
+        return
+    path = folder / archive.name
+    try:
+        with urlopen(archive.url, timeout=PATIENCE) as answer, replacing(path) as part, part.open("wb") as file:
+            while data := answer.read(CHUNK):
+                file.write(data)
+                moved(len(data))
+    except (URLError, TimeoutError) as error:
+        host, reason = urlsplit(archive.url).hostname, getattr(error, "reason", error)
+        raise SourceError(
+            f"{host} cannot be reached ({reason}): download {archive.url} by other means "
+            "and give its folder with --from",
+            archive.name,
+        ) from error
+    yield path
+    path.unlink()
+
+
+def _check(path: Path, archive: Archive, moved: Callable[[float], object]) -> None:
+    if not archive.checksum:
+        return
+    kind, _, published = archive.checksum.partition(":")
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while data := file.read(CHUNK):
+            digest.update(data)
+            moved(len(data))
+    if digest.hexdigest() != published:
+        raise SourceError(
+            f"is damaged or another file: its {kind} is {digest.hexdigest()}, published is {published} "
+            f"({path.stat().st_size:,} bytes)",
+            path,
+        )
+
+
+def _unpack(path: Path, folder: Path, top: str) -> None:
+    """Unpack an archive; refuse members that would land outside of the folder."""
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(folder)  # names are cleaned, and every file's CRC is compared
+        else:
+            with tarfile.open(path) as packed:
+                packed.extractall(folder, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        raise SourceError(f"cannot be unpacked: {error}", path) from error
+    inner = folder / top
+    if top and inner.is_dir():
+        for item in inner.iterdir():
+            if not (folder / item.name).exists():
+                shutil.move(item, folder / item.name)
+        shutil.rmtree(inner)

@@ -1,4 +1,4 @@
-"""A small synthetic corpus in the layout of Speech Commands, spoken by a formant voice: for demos and first runs."""
+"""A small synthetic corpus in the layout of Speech Commands, by formant synthesis: for demos and first runs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from centaurus import audio
 from centaurus.audio.augment import coloured, hum
-from centaurus.audio.spectrogram import istft, stft
+from centaurus.audio.signal import istft, stft
 
 Samples = NDArray[np.float32]
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 RATE = 16_000
+_SIZE, _HOP = 512, 128
 
 
 def speech_commands(
     folder: str | os.PathLike[str], words: Sequence[str] = WORDS, clips: int = 40, speakers: int = 20, seed: int = 0
 ) -> Path:
-    """Words of a second, a folder each, with the split lists and background noise: Speech Commands."""
+    """Write clips of a second, a folder for each word, with split lists and background noise; return the folder."""
     root = Path(folder)
     lists: dict[str, list[str]] = {"validation": [], "testing": []}
     voices = people(seed, speakers)
@@ -38,7 +39,7 @@ def speech_commands(
             if part != "train":
                 lists["validation" if part == "val" else "testing"].append(name)
     for name, lines in lists.items():
-        (root / f"{name}_list.txt").write_text("".join(f"{line}\n" for line in lines))
+        (root / f"{name}_list.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     noise = root / "_background_noise_"
     noise.mkdir(exist_ok=True)
     for k, name in enumerate(("white_noise", "pink_noise", "humming")):
@@ -48,7 +49,7 @@ def speech_commands(
 
 
 def placed(x: Samples, frames: int, rng: np.random.Generator) -> Samples:
-    """Return a sound at a random place in ``frames`` frames of faint noise."""
+    """Return a signal at a random place in ``frames`` frames of faint noise."""
     y = rng.standard_normal(frames, dtype=np.float32) * np.float32(0.0005)
     x = x[:frames]
     start = int(rng.integers(0, frames - len(x) + 1))
@@ -69,7 +70,7 @@ def people(seed: int, count: int) -> list[Speaker]:
 
 
 def split_of(who: int, speakers: int) -> str:
-    """The last two tenths of the speakers are for testing, the two before for validation."""
+    """Return the split of a speaker: of the last fifth test, of the fifth before val, else train."""
     share = max(1, speakers // 5)
     return "test" if who >= speakers - share else "val" if who >= speakers - 2 * share else "train"
 
@@ -79,12 +80,9 @@ def speaker_id(seed: int, who: int) -> str:
     return f"{(0x10000 * (seed + 1) + who * 0x9E37) & 0xFFFFFFFF:08x}"
 
 
-_SIZE, _HOP = 512, 128
-
-
 @dataclass(frozen=True)
 class Phone:
-    """One sound: three resonances in Hz, and how much of it is voiced (the rest hisses)."""
+    """A phone: three formants in Hz, and how much of it is voiced (the rest is noise)."""
 
     formants: tuple[float, float, float]
     voiced: float = 1.0
@@ -101,7 +99,7 @@ class Speaker:
 
     @staticmethod
     def draw(rng: np.random.Generator) -> Speaker:
-        """A random speaker, from a low voice with a long tract to a high one with a short one."""
+        """Return a random speaker, from a low voice with a long vocal tract to a high one with a short one."""
         size = rng.uniform()
         return Speaker(
             pitch=95 + 130 * size + rng.uniform(-12, 12),
@@ -111,15 +109,15 @@ class Speaker:
         )
 
 
-# Vowels on a grid of the first two formants, hisses with one broad resonance.
+# Vowels on a grid of the first two formants, fricatives with one broad resonance.
 _VOWELS = [Phone((first, second, 2600)) for first in (290, 430, 590, 760) for second in (850, 1250, 1750, 2250)]
-_HISSES = [Phone((base, base * 1.3, base * 1.6), voiced=0.0) for base in (1600, 2700, 4200)]
+_FRICATIVES = [Phone((base, base * 1.3, base * 1.6), voiced=0.0) for base in (1600, 2700, 4200)]
 _NASALS = [Phone((260, second, 2400), voiced=0.97) for second in (1050, 1600)]
-PHONES = (*_VOWELS, *_HISSES, *_NASALS)
+PHONES = (*_VOWELS, *_FRICATIVES, *_NASALS)
 
 
 def word_phones(word: str) -> list[Phone]:
-    """Three or four phones that always stand for this word, no two of them the same in a row."""
+    """Return the three or four phones of a word, a function of its letters; neighbours differ."""
     digest = hashlib.blake2b(word.encode(), digest_size=16).digest()
     chosen: list[Phone] = []
     for byte in digest:
@@ -156,7 +154,7 @@ def speak(
 def _excitation(
     phones: Sequence[Phone | None], bounds: NDArray[np.int64], speaker: Speaker, rng: np.random.Generator, rate: int
 ) -> NDArray[np.float32]:
-    """Pulses of the glottis and hiss, each as loud as the phone wants it."""
+    """Return glottal pulses and noise, mixed by how voiced each phone is."""
     total = int(bounds[-1])
     ends = np.linspace(0, total, 8)
     pitch = np.interp(np.arange(total), ends, speaker.pitch * (1 + 0.12 * rng.standard_normal(8)).clip(0.7, 1.3))
@@ -168,13 +166,13 @@ def _excitation(
         if phone is not None:
             voiced[first:last] = phone.voiced
             loud[first:last] = rng.uniform(0.7, 1.0) * (1.0 if phone.voiced else 0.35)
-    hiss = rng.standard_normal(total, dtype=np.float32)
-    sound = voiced * pulses.astype(np.float32) + (1 - voiced + speaker.breath) * hiss
+    noise = rng.standard_normal(total, dtype=np.float32)
+    sound = voiced * pulses.astype(np.float32) + (1 - voiced + speaker.breath) * noise
     return (sound * _glide(loud[:, None], rate // 100)[:, 0]).astype(np.float32)
 
 
 def _shape(phone: Phone | None, speaker: Speaker, rate: int) -> NDArray[np.float32]:
-    """The response of the vocal tract at each frequency."""
+    """Return the response of the vocal tract at each frequency."""
     f = np.fft.rfftfreq(_SIZE, 1 / rate)
     if phone is None:
         return np.zeros(f.size, np.float32)
@@ -188,7 +186,7 @@ def _shape(phone: Phone | None, speaker: Speaker, rate: int) -> NDArray[np.float
 
 
 def _glide(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """A moving mean over the first axis."""
+    """Return a moving mean over the first axis."""
     if width < 2 or len(x) < 2:
         return x
     sums = np.cumsum(

@@ -1,7 +1,6 @@
-"""What the outputs of networks mean: words out of token logits, keywords out of class logits. numpy only."""
+"""Decode the outputs of networks: token logits to words, class logits to keywords. numpy only."""
 
-from centaurus.decode.captions import Cue, clock, cues, srt, vtt
-from centaurus.decode.ctc import Greedy, Token, Word, Words, greedy, join, transcript
+from centaurus.decode.ctc import Cue, Greedy, Token, Word, Words, clock, cues, greedy, join, srt, transcript, vtt
 from centaurus.decode.keywords import Keyword, Smoothing, Spotting
 from centaurus.decode.vocabulary import Style, Vocabulary, normalise
 

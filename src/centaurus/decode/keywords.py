@@ -62,7 +62,7 @@ class Smoothing:
         return 0.8 * self.threshold if self.release is None else self.release
 
     def at(self, threshold: float) -> Smoothing:
-        """The same smoothing with another threshold, and a release level in proportion to it."""
+        """Return the same smoothing with another threshold, and a release level in proportion to it."""
         return replace(self, threshold=threshold, release=None)
 
 
@@ -74,11 +74,11 @@ class MovingMean:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the past."""
+        """Reset the state."""
         self._past: NDArray[np.float64] = np.zeros((self.features, 0))
 
     def push(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One mean for every frame given."""
+        """Return one mean for every frame."""
         past, new = self._past.shape[1], x.shape[1]
         line = np.concatenate([np.zeros((self.features, self.frames - 1 - past)), self._past, x], axis=1)
         total = np.zeros((self.features, new))
@@ -90,7 +90,7 @@ class MovingMean:
 
 
 class Decision:
-    """Reports from scores (words, frames) that are averaged already: threshold, peak, hysteresis, refractory time."""
+    """Keywords from averaged scores (words, frames): threshold, peak, hysteresis, refractory time."""
 
     def __init__(self, words: Sequence[str], seconds: float, smoothing: Smoothing) -> None:
         self.words, self.seconds, self.smoothing = tuple(words), seconds, smoothing
@@ -99,7 +99,7 @@ class Decision:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the past."""
+        """Reset the state."""
         self._armed = np.ones(len(self.words), bool)  # which have been below the release level since their report
         self._frame = 0
         self._rising = -1  # the keyword above the threshold that waits for its peak
@@ -107,7 +107,7 @@ class Decision:
         self._peak = 0.0
 
     def push(self, scores: NDArray[np.float64]) -> list[Keyword]:
-        """The keywords to report within these frames. Frames in which nothing can happen cost nothing."""
+        """Return the keywords to report within these frames. Only frames near the threshold are examined one by one."""
         keywords: list[Keyword] = []
         low = scores < self.smoothing.low
         loud = np.flatnonzero(scores.max(axis=0, initial=0.0) >= self.smoothing.threshold)
@@ -128,7 +128,7 @@ class Decision:
         return keywords
 
     def flush(self) -> list[Keyword]:
-        """The keyword that was still rising; then forget the past."""
+        """Return the keyword that was still rising, if any, and reset the state."""
         keywords = self._report() if self._rising >= 0 else []
         self.reset()
         return keywords
@@ -183,20 +183,20 @@ class Spotting:
         self._decision = Decision(chosen, seconds, self.smoothing)
 
     def reset(self) -> None:
-        """Forget the past."""
+        """Reset the state."""
         self._mean.reset()
         self._decision.reset()
 
     def scores(self, logits: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Averaged probabilities (words, frames) of the words that may be reported."""
+        """Return averaged probabilities (words, frames) of the words that may be reported."""
         check_frames(logits, len(self.classes), "classes")
         return self._mean.push(softmax(logits))[self._chosen]
 
     def push(self, logits: NDArray[np.floating]) -> list[Keyword]:
-        """The keywords to report within these frames."""
+        """Return the keywords to report within these frames."""
         return self._decision.push(self.scores(logits))
 
     def flush(self) -> list[Keyword]:
-        """The keyword that was still rising; then forget the past."""
+        """Return the keyword that was still rising, if any, and reset the state."""
         self._mean.reset()
         return self._decision.flush()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.audio.level import dbfs, gain
+from centaurus.audio.signal import dbfs, gain
 from centaurus.data.corpus import Corpus
 from centaurus.data.examples.keywords import Spoken, bounds, faded, some_noise, words_in
 from centaurus.decode.keywords import Decision, Keyword, Spotting
@@ -25,7 +25,7 @@ Scores = NDArray[np.float64]
 Push = Callable[[Samples], NDArray[np.floating[Any]]]
 """The next samples (t,) of a stream to its next logits (classes, frames)."""
 
-WARM_UP = 60.0  # seconds of a stream that are not counted: a spotter that stops reacting after a while has by then
+WARM_UP = 60.0  # seconds of a stream that are not counted, so that a spotter whose state drifts is seen to fail
 PAUSES = (0.3, 3.0)  # seconds between two words
 WORD_LEVEL = -25.0  # dBFS of every word
 SNR = 10.0  # dB of words whose misses are compared with false alarms

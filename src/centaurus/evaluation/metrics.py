@@ -5,9 +5,13 @@ A model is any function from samples to frames, so that torch and onnxruntime ar
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +25,13 @@ from centaurus.data.examples.rows import evenly_spaced
 from centaurus.decode import Style, Vocabulary, Word, greedy, join, normalise, transcript
 from centaurus.decode.ctc import softmax
 from centaurus.decode.keywords import BACKGROUND, MovingMean
-from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER
+from centaurus.evaluation.live import Point
+from centaurus.system import plot_style, write_file
+from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS
 
 Samples = NDArray[np.float32]
-SNRS = (-5, 0, 5, 10, 15)  # of mixtures, in turn
-MIXED_LEVEL = -25.0
+SNRS = (-5, 0, 5, 10, 15)  # dB, of successive mixtures
+MIXED_LEVEL = -25.0  # dBFS
 QUIET = 0.5  # seconds of silence before and after a clip for a spotter that answers frame by frame
 PHRASES = 200  # of each of these conditions
 CONDITIONS = {
@@ -146,7 +152,7 @@ def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Evaluation) -> Ite
 
 
 def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
-    """Accuracy, and recall and precision of each class; other words count as background if that is a class."""
+    """Measure accuracy, and recall and precision of each class; other words count as background if that is a class."""
     report, names = Evaluation(model.task), list(model.classes)
     other = BACKGROUND if BACKGROUND in names else None
     known = [clip for clip in corpus if clip.labels["word"] in names or other]
@@ -194,7 +200,7 @@ def _class_shares(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
-    """Word and character error rates over all utterances together, of each, and of each subset (LibriSpeech's)."""
+    """Measure word and character error rates of all utterances together, of each, and of each subset of LibriSpeech."""
     if not len(corpus):
         raise ValueError("no speech of the folder has a transcript")
     report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
@@ -230,7 +236,7 @@ class Noisy:
 
 
 def _noisy(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
-    """The pairs of a folder if it has any; else its speech mixed with its own noise or that of another folder."""
+    """Return the pairs of a folder, if any; else its speech mixed with its own noise or that of another folder."""
     corpus = find_clips(folder, ("noisy", "clean"), rate, split)
     return _mixtures(folder, rate, split, limit, noise) if corpus is None else _recorded(corpus, limit)
 
@@ -251,7 +257,7 @@ def _recorded(corpus: Corpus, limit: int) -> Iterable[Noisy]:
 
 
 def _mixtures(folder: Path, rate: int, split: str | None, limit: int, noise: Path | None) -> Iterable[Noisy]:
-    """Every clip of speech with noise from a random place, the SNRs in turn; deterministic."""
+    """Yield every clip of speech with noise from a random place, cycling through the SNRs; deterministic."""
     speech = find_clips(folder, ("speech",), rate, split)
     sounds = clips(noise, ("noise",), rate, split) if noise else find_clips(folder, ("noise",), rate, split)
     if speech is None or sounds is None:
@@ -269,7 +275,7 @@ def _mixtures(folder: Path, rate: int, split: str | None, limit: int, noise: Pat
 
 
 def denoising(model: Model, signals: Iterable[Noisy]) -> Evaluation:
-    """SI-SDR, PESQ, STOI and DNSMOS before and after, and by SNR. Metrics that are not installed are left out."""
+    """Measure SI-SDR, PESQ, STOI and DNSMOS before and after, and by SNR, as far as they are installed."""
     report = Evaluation(model.task)
     for signal in signals:
         estimate = np.asarray(model.run(signal.noisy), np.float32).reshape(-1)
@@ -326,7 +332,7 @@ def _band(row: dict[str, Any]) -> int:
 
 
 def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0) -> Evaluation:
-    """Word and character error rates clean and in noise, and the mean timing error of recognised words in ms."""
+    """Measure word and character error rates, clean and in noise, and the mean timing error of words in ms."""
     report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
     known = words
     if vocabulary.style is Style.WORDS:
@@ -388,3 +394,97 @@ EVALUATIONS: dict[str, Callable[[Model, Path, str | None, int, Path | None], Eva
     DENOISER.name: _denoising,
 }
 """The evaluation of each task: model, folder, split, limit and a folder of noise."""
+
+
+def write(report: Evaluation, folder: Path) -> list[Path]:
+    """Write all files of a report and return their paths; the plot only if matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "figures.json", json.dumps(report.json(), indent=2) + "\n")
+    written = [folder / "figures.json"]
+    task = TASKS[report.task]
+    for name, rows in ((task.clips, report.rows), (task.groups, report.groups)):
+        if rows:
+            write_file(folder / name, table(rows))
+            written.append(folder / name)
+    draw = PLOTS.get(report.task)
+    return written if draw is None else written + _plot(folder / "plot.png", partial(draw, report))
+
+
+def save_curve(points: Sequence[Point], folder: Path, chosen: Point | None = None) -> list[Path]:
+    """Write misses against false alarms an hour as ``curve.json`` and, if matplotlib is installed, ``curve.png``."""
+    rows = [point._asdict() for point in points]
+    write_file(folder / "curve.json", json.dumps(rows, indent=1) + "\n")
+
+    def draw(axes: Any) -> None:
+        axes.plot([p.alarms_per_hour for p in points], [100 * p.misses for p in points], marker=".", color="#0072b2")
+        if chosen is not None:
+            place = (chosen.alarms_per_hour, 100 * chosen.misses)
+            axes.plot(*place, marker="o", color="#d55e00")
+            axes.annotate(f"threshold {chosen.threshold:g}", place, xytext=(6, 6), textcoords="offset points")
+        axes.set_xscale("symlog", linthresh=0.5)
+        axes.set(xlabel="false alarms an hour", ylabel="misses, %", ylim=(0, None))
+
+    return [folder / "curve.json", *_plot(folder / "curve.png", draw, (6, 4))]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as CSV, with a column for every key that occurs."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _plot(path: Path, draw: Callable[[Any], None], size: tuple[float, float] = (7, 5)) -> list[Path]:
+    """Draw on new axes and return the path of the picture; without matplotlib none is drawn."""
+    try:
+        import matplotlib.style
+    except ModuleNotFoundError:
+        return []
+    from matplotlib.figure import Figure
+
+    with matplotlib.style.context(plot_style()):
+        figure = Figure(figsize=size)
+        draw(figure.subplots())
+    figure.savefig(path, dpi=110)
+    return [path]
+
+
+def _confusions(report: Evaluation, axes: Any) -> None:
+    names = [group["class"] for group in report.groups]
+    place = {name: k for k, name in enumerate(names)}
+    counts = np.zeros((len(names), len(names)))
+    for row in report.rows:
+        counts[place[row["class"]], place[row["predicted"]]] += 1
+    axes.grid(visible=False)
+    axes.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set(xlabel="predicted", ylabel="spoken", title=f"accuracy {report.figures['accuracy']:.1%}")
+
+
+def _by_snr(report: Evaluation, axes: Any) -> None:
+    groups = [group for group in report.groups if "si_sdr" in group]
+    bands = [group["snr"] for group in groups]
+    for name, label in (("si_sdr_before", "noisy"), ("si_sdr", "denoised")):
+        axes.plot(bands, [group[name] for group in groups], marker="o", label=label)
+    axes.set(xlabel="SNR of the noisy signal, dB", ylabel="SI-SDR, dB")
+    axes.legend()
+
+
+def _errors(report: Evaluation, axes: Any) -> None:
+    for name in ("wer", "cer"):
+        values = np.sort([row[name] for row in report.rows])
+        axes.plot(values, np.arange(1, len(values) + 1) / len(values), label=f"{name} {report.figures[name]:.1%}")
+    axes.set(xlabel="error rate", ylabel="share of utterances at or below")
+    axes.legend()
+
+
+PLOTS: dict[str, Callable[[Evaluation, Any], None]] = {
+    CLASSIFIER.name: _confusions,
+    DENOISER.name: _by_snr,
+    RECOGNIZER.name: _errors,
+}
+"""The plot of each task: class confusions, SI-SDR by SNR, the distribution of error rates."""

@@ -11,19 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from centaurus.export.step import Signal, array
+
+__all__ = ["Graph", "Signal", "StateSpec", "after", "array"]
 OPSET, IR_VERSION = 17, 8
 BATCH = "batch"
-
-
-class Signal(NamedTuple):
-    """A value of shape (batch, 1, frames, channels)."""
-
-    name: str
-    frames: int
-    channels: int
 
 
 class StateSpec(NamedTuple):
@@ -44,7 +38,7 @@ class Graph:
         self._after: dict[str, str] = {}
 
     def constant(self, value: Any) -> str:
-        """A constant of single precision, or of whole numbers where given those."""
+        """Return the name of a constant in single precision, or of integers if the value has those."""
         array = np.asarray(value)
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -55,53 +49,53 @@ class Graph:
         return self._constants[key]
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """The result of an operator."""
+        """Add an operator and return its result."""
         return self.nodes_of(op, 1, *inputs, **attributes)[0]
 
     def nodes_of(self, op: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
-        """The results of an operator that has several."""
+        """Add an operator and return its results."""
         names = [f"{op.lower()}{len(self.nodes)}" + (f".{k}" if outputs > 1 else "") for k in range(outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), names, **attributes))
         return names
 
     def reshape(self, x: str, *shape: int) -> str:
-        """Another shape; the batch in front stays."""
+        """Return x in another shape behind the batch axis."""
         return self.node("Reshape", x, self.constant(np.array([0, *shape])))
 
     def transpose(self, x: str, *order: int) -> str:
-        """The axes in another order."""
+        """Return x with its axes in another order."""
         return self.node("Transpose", x, perm=order)
 
     def split(self, x: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
-        """Pieces of these sizes along an axis."""
+        """Return pieces of these sizes along an axis."""
         return self.nodes_of("Split", len(sizes), x, self.constant(np.array(sizes)), axis=axis)
 
     def concat(self, *parts: str, axis: int = -1) -> str:
-        """Pieces joined along an axis."""
+        """Return pieces joined along an axis."""
         return self.node("Concat", *parts, axis=axis)
 
     def part(self, x: str, start: int, stop: int, axis: int) -> str:
-        """A range along an axis."""
+        """Return a range along an axis."""
         return self.node("Slice", x, *(self.constant(np.array([n])) for n in (start, stop, axis)))
 
     def add(self, x: str, y: str) -> str:
-        """The sum, broadcast."""
+        """Return the sum, broadcast."""
         return self.node("Add", x, y)
 
     def multiply(self, x: str, y: str) -> str:
-        """The product, element by element."""
+        """Return the product, element by element."""
         return self.node("Mul", x, y)
 
     def matmul(self, x: str, y: str) -> str:
-        """The matrix product over the last two axes."""
+        """Return the matrix product over the last two axes."""
         return self.node("MatMul", x, y)
 
     def silu(self, x: str) -> str:
-        """x · sigmoid(x)."""
+        """Return x · sigmoid(x)."""
         return self.multiply(x, self.node("Sigmoid", x))
 
     def state(self, name: str, *shape: int) -> str:
-        """A state as it comes in, zero at the start of a stream."""
+        """Return the name of a new state as an input; it is zero at the start of a stream."""
         unique = f"state.{name}"
         self.states.append(StateSpec(unique, shape))
         return unique
@@ -113,7 +107,7 @@ class Graph:
     def model(
         self, audio: str, samples: int, output: str, shape: Sequence[int], words: dict[str, str]
     ) -> onnx.ModelProto:
-        """The whole as a model: audio and states in, output and states out, words in its metadata."""
+        """Return the graph as a model: audio and states in, output and states out, words in its metadata."""
 
         def value(name: str, inner: Sequence[int]) -> onnx.ValueInfoProto:
             return helper.make_tensor_value_info(name, TensorProto.FLOAT, [BATCH, *inner])
@@ -135,12 +129,12 @@ class Graph:
 
 
 def after(state: str) -> str:
-    """The name under which a state comes out."""
+    """Return the name of a state as an output."""
     return state.replace("state.", "next.", 1)
 
 
 def _without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Give every value that only leaves the graph its outer name at once."""
+    """Return the nodes without identities: a value that is an output has the name of the output."""
     made = {name for node in nodes if node.op_type != "Identity" for name in node.output}
     outer: dict[str, str] = {}
     kept = []
@@ -154,8 +148,3 @@ def _without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
             for position, name in enumerate(names):
                 names[position] = outer.get(name, name)
     return kept
-
-
-def array(x: Any) -> NDArray[np.float64]:
-    """A tensor's numbers in double precision."""
-    return np.asarray(x.detach().cpu().double().numpy())

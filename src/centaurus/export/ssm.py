@@ -4,7 +4,7 @@
 ``rows``    the same where signal and state have a row for every shared index: an element-wise product and a sum
 ``chunks``  all chunks side by side, and one small matrix for every mode that links their states
 ``linked``  the same with the states linked element by element, where there are many
-``crossed`` the same for layers whose states stand between every input and every output channel
+``crossed`` the same for layers whose states lie between every input and every output channel
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Choice:
 
 
 def lower_ssm(layer: SSM, g: Graph, u: Signal, name: str) -> Signal:
-    """Nodes of a layer; the result is a signal of as many frames."""
+    """Add the nodes of a layer and return its output, which has as many frames."""
     local = Local(layer)
     before, after = local.before(), local.after()
     v = u.name if before is None else g.matmul(u.name, g.constant(before))
@@ -54,7 +54,7 @@ def choose(local: Local, frames: int) -> Choice:
 
 
 def divisors(n: int) -> list[int]:
-    """Every whole number that divides n."""
+    """Return every divisor of n."""
     return [q for q in range(1, n + 1) if n % q == 0]
 
 
@@ -112,7 +112,7 @@ def _rows(g: Graph, local: Local, v: str, name: str, frames: int, q: int) -> str
 
 
 def _step_table(local: Local, q: int) -> NDArray[np.float64]:
-    """(shared, frame · summed + modes · 2, frame · new + modes · 2): signal and state in, result and state out."""
+    """Return (shared, frame · summed + modes · 2, frame · new + modes · 2): signal and state to result and state."""
     tables = local.chunk(q)
     top = np.concatenate([tables.inside(), tables.drive()], -1)
     bottom = np.concatenate([tables.read(), block_diagonal(tables.rotation())], -1)
@@ -180,7 +180,7 @@ def _recur(
     chunk_axis: int,
     half_axis: int,
 ) -> str:
-    """States before every chunk; halves are real and imaginary parts. The state after the last is kept."""
+    """Return the states before every chunk, and keep the one after the last; halves are real and imaginary parts."""
     half = decay[0].shape[-1]
     sizes = [half, half] if half_axis == 3 else [1, 1]
     a, b = (g.constant(x) for x in decay)
@@ -201,7 +201,7 @@ def _recur(
 
 
 def _pieces(g: Graph, x: str, count: int, size: int, axis: int = 2) -> list[str]:
-    """Split into ``count`` pieces of one size along an axis."""
+    """Return ``count`` pieces of one size along an axis."""
     return [x] if count == 1 else g.split(x, [size] * count, axis=axis)
 
 
@@ -210,12 +210,12 @@ def _joined(g: Graph, parts: list[str]) -> str:
 
 
 def _without_one(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """One matrix instead of a batch of one."""
+    """Return one matrix instead of a batch of one."""
     return table[0] if table.shape[0] == 1 else table
 
 
 def _gathered(g: Graph, v: str, frames: int, q: int, shared: int, summed: int) -> str:
-    """A signal (b, 1, frames, shared · summed) as (b, shared, chunks, q · summed)."""
+    """Return a signal (b, 1, frames, shared · summed) as (b, shared, chunks, q · summed)."""
     chunks = frames // q
     if shared == 1:
         return g.reshape(v, 1, chunks, q * summed)
@@ -227,7 +227,7 @@ def _gathered(g: Graph, v: str, frames: int, q: int, shared: int, summed: int) -
 
 
 def _spread(g: Graph, y: str, frames: int, q: int, shared: int, new: int) -> str:
-    """(b, shared, chunks, q · new) as a signal (b, chunks, q, shared · new)."""
+    """Return (b, shared, chunks, q · new) as a signal (b, chunks, q, shared · new)."""
     chunks = frames // q
     if shared == 1:
         return g.reshape(y, chunks, q, new)
@@ -270,7 +270,7 @@ def lower_s6(layer: S6, g: Graph, u: Signal, name: str) -> Signal:
 
 
 def _scan(g: Graph, x: str, decay: str, entered: str, frames: int) -> str:
-    """x[t] + decay[t] x[t-1] + decay[t] decay[t-1] x[t-2] + … along axis 1, by doubling: factors are at most one."""
+    """Return x[t] + decay[t] x[t-1] + decay[t] decay[t-1] x[t-2] + … along axis 1, by doubling; factors are ≤ 1."""
     if frames == 1:
         return g.add(x, g.multiply(decay, entered))
     first, rest = g.split(x, [1, frames - 1], axis=1)

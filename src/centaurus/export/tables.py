@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 def contract(*terms: tuple[Tensor, str], out: str) -> Tensor:
-    """torch.einsum for indices of any alphabet."""
+    """Return torch.einsum of terms whose indices may be of any alphabet."""
     number = {index: k for k, index in enumerate(dict.fromkeys("".join(i for _, i in terms) + out))}
     flat: list[object] = []
     for x, indices in terms:
@@ -52,7 +52,7 @@ class Local:
         return shared, _less(signal, shared), _less(out, shared), rest
 
     def count(self, indices: str) -> int:
-        """The product of the sizes of indices; a phase has two values."""
+        """Return the product of the sizes of indices; a phase has two values."""
         return int(np.prod([self.layer.topology.size.get(i, 2) for i in indices], dtype=int))
 
     @property
@@ -62,7 +62,7 @@ class Local:
         return set(summed + new) <= set(rest)
 
     def before(self) -> Array | None:
-        """The projection (in_channels, shared · summed), or none where it is the identity."""
+        """Return the projection (in_channels, shared · summed), or None where it is the identity."""
         layer, w, (shared, summed, _, _) = self.layer, self._route(1), self.roles
         channels = torch.eye(layer.in_channels, dtype=torch.float64)[..., None]  # b c t
         u = _unfold(layer.topology, channels)
@@ -76,7 +76,7 @@ class Local:
         return _unless_identity(contract((u, w.link.signal), out="b" + shared + summed + "t"))
 
     def after(self) -> Array | None:
-        """The projection (shared · new, out_channels), or none where it is the identity."""
+        """Return the projection (shared · new, out_channels), or None where it is the identity."""
         layer, w, (shared, _, new, _) = self.layer, self._route(1), self.roles
         count = self.count(shared + new)
         sizes = [layer.topology.size.get(i, 2) for i in shared + new]
@@ -88,7 +88,7 @@ class Local:
         return _unless_identity(y.permute(w.order))
 
     def chunk(self, chunk: int) -> Tables:
-        """The tables for chunks of this many frames."""
+        """Return the tables for chunks of this many frames."""
         layer, w = self.layer, self._route(chunk)
         link = w.link
         log_a, scale = layer._modes(torch.float64)
@@ -113,39 +113,39 @@ class Tables:
     indices: tuple[str, str, str, str]
 
     def inside(self) -> Array:
-        """(shared, frame · summed, frame · new)."""
+        """Return (shared, frame · summed, frame · new): the result of a chunk by itself."""
         shared, summed, new, _ = self.local.roles
         x = contract((self.toeplitz, self.indices[0]), out=shared + "π" + summed + "κ" + new)
         return self._shaped(x, shared, self.chunk * self.local.count(summed), -1)
 
     def drive(self) -> Array:
-        """(shared, frame · summed, modes · 2): what a chunk leaves in the states."""
+        """Return (shared, frame · summed, modes · 2): what a chunk leaves in the states."""
         shared, summed, _, rest = self.local.roles
         terms, names = self._diagonal(self.into, self.indices[1], summed)
         x = contract(*terms, out=shared + "π" + names + rest + "η")
         return self._shaped(x, shared, self.chunk * self.local.count(summed), -1)
 
     def read(self) -> Array:
-        """(shared, modes · 2, frame · new): what the states before a chunk add to it."""
+        """Return (shared, modes · 2, frame · new): what the states before a chunk add to it."""
         shared, _, new, rest = self.local.roles
         terms, names = self._diagonal(self.out_of, self.indices[2], new)
         x = contract(*terms, out=shared + rest + "ηκ" + names)
         return self._shaped(x, shared, 2 * self.local.count(rest), -1)
 
     def drive_crossed(self) -> Array:
-        """(shared · summed, frame, 2 · new · others): the drive without its zeros."""
+        """Return (shared · summed, frame, 2 · new · others): ``drive`` without its zeros."""
         shared, summed, new, rest = self.local.roles
         x = contract((self.into, self.indices[1]), out=shared + summed + "πη" + new + _less(rest, summed + new))
         return self._shaped(x, shared + summed, self.chunk, -1)
 
     def read_crossed(self) -> Array:
-        """(shared · new, 2 · others · summed, frame): the reading without its zeros."""
+        """Return (shared · new, 2 · others · summed, frame): ``read`` without its zeros."""
         shared, summed, new, rest = self.local.roles
         x = contract((self.out_of, self.indices[2]), out=shared + new + "η" + _less(rest, summed + new) + summed + "κ")
         return self._shaped(x, shared + new, -1, self.chunk)
 
     def decay(self, *shape: int) -> tuple[Array, Array]:
-        """Real and imaginary part of what a chunk multiplies a state by, in the order (new, others, shared, summed).
+        """Return the real and imaginary part of the decay over a chunk, in the order (new, others, shared, summed).
 
         A layer without summed and new indices has them in the order (shared, others).
         """
@@ -156,14 +156,14 @@ class Tables:
         return real, imaginary
 
     def rotation(self) -> Array:
-        """(shared, modes, 2, 2): a state (re, im) times this is the state one chunk later without any input."""
+        """Return (shared, modes, 2, 2): a state (re, im) times this is the state one chunk later without any input."""
         shared, _, _, rest = self.local.roles
         x = contract((self.power, self.indices[3]), out=shared + rest + "η")
         a = x.reshape(self.local.count(shared), self.local.count(rest), 2).numpy()
         return np.stack([a, np.stack([-a[..., 1], a[..., 0]], -1)], -2)
 
     def _diagonal(self, x: Tensor, indices: str, role: str) -> tuple[list[tuple[Tensor, str]], str]:
-        """Terms that spread a table over indices of a role that are modes too; the names they have then."""
+        """Return terms that spread a table over indices of a role that are modes too, and the names they have then."""
         terms, names = [(x, indices)], ""
         for index in role:
             if index in self.local.roles[3]:
@@ -178,7 +178,7 @@ class Tables:
 
 
 def scan(rotation: Array, chunks: int) -> Array:
-    """(modes, 2 + 2 · chunks, 2 · chunks + 2): from a state and what every chunk adds to the states before and after.
+    """Return (modes, 2 + 2 · chunks, 2 · chunks + 2): from a state and what chunks add to the states before and after.
 
     Row vectors: [x, z_0 … z_{K-1}] times this is [s_0 … s_{K-1}, s_K], where s_0 = x and s_{k+1} = s_k R + z_k.
     """
@@ -194,7 +194,7 @@ def scan(rotation: Array, chunks: int) -> Array:
 
 
 def block_diagonal(rotation: Array) -> Array:
-    """(shared, modes, 2, 2) to (shared, modes · 2, modes · 2)."""
+    """Return rotations (shared, modes, 2, 2) as block-diagonal matrices (shared, modes · 2, modes · 2)."""
     shared, modes = rotation.shape[:2]
     table = np.zeros((shared, modes, 2, modes, 2))
     table[:, np.arange(modes), :, np.arange(modes)] = rotation.swapaxes(0, 1)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from centaurus.export.graph import Graph, Signal
-from centaurus.export.layers import lower
-from centaurus.layer import Layer
+from centaurus.export.graph import Graph
+from centaurus.export.layers import Nodes
+from centaurus.export.step import Signal, lower
+from centaurus.layer import Layer, check_layer
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.runtime.modelfile import KEY, PEAK, Settings, StateShape
 from centaurus.runtime.session import Session
@@ -65,9 +66,8 @@ def export_and_compare(
     rate: int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Exported:
-    """``export_onnx`` for those who want to know how far from torch the file is."""
-    if not isinstance(model, Layer):
-        raise TypeError(f"export_onnx takes a centaurus layer or network, got {type(model).__name__}")
+    """Export as ``export_onnx`` does, and return the difference from torch as well."""
+    check_layer(model, "export_onnx takes a centaurus layer or network")
     about = about_model(model, rate, classes)
     samples = default_chunk(model) if chunk is None else chunk
     if samples < 1 or samples % model.hop:
@@ -86,7 +86,7 @@ def export_and_compare(
 
 
 def default_chunk(model: Layer) -> int:
-    """The hop, or more of them where a single one is too little work for a call."""
+    """Return the hop, or a multiple of it where a single one is too little work for a call."""
     if not isinstance(model, Network):
         return model.hop
     least = TASKS[model.task].chunk_seconds * float(model.settings["sample_rate"])
@@ -101,7 +101,7 @@ class About(NamedTuple):
 
 
 def about_model(model: Layer, rate: int | None = None, classes: Sequence[str] | None = None) -> About:
-    """Task and settings of a network; of other layers they follow from what they give."""
+    """Return task and settings of a network; those of other layers follow from their outputs."""
     if isinstance(model, Network):
         if rate is not None or classes is not None:
             raise ValueError("rate and classes are for layers without a task; a network has them in its settings")
@@ -115,10 +115,10 @@ def about_model(model: Layer, rate: int | None = None, classes: Sequence[str] | 
 
 @torch.no_grad()
 def build(net: Layer, chunk: int, name: str, card: str | None, about: About | None = None) -> bytes:
-    """The file of a network in double precision."""
+    """Return the bytes of the ONNX file of a network in double precision."""
     g = Graph()
     audio = Signal(g.reshape("audio", 1, chunk, 1), chunk, 1)
-    y = lower(net, g, audio, "")
+    y = lower(net, Nodes(g), audio, "")
     output = g.reshape(y.name, y.channels, y.frames) if 1 in y[1:] else g.transpose(g.reshape(y.name, *y[1:]), 0, 2, 1)
     states = tuple(StateShape(*spec) for spec in g.states)
     settings = describe(net, chunk, name, card, y.channels, states, about)
@@ -162,7 +162,7 @@ def _words(settings: dict[str, Any], key: str) -> tuple[str, ...] | None:
 
 
 def difference(net: Layer, path: Path) -> float:
-    """The largest difference between the file's pieces and the whole in torch, against the largest value.
+    """Return the largest difference between the file's pieces and the whole in torch, over the largest value.
 
     From the second piece on the states are not zero; a graph with a batch of one baked in fails at three.
     """

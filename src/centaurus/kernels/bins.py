@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from centaurus.kernels.ops import Backward, Link, Tensors, bin_weights
+from centaurus.kernels.precision import multiplied
 from centaurus.native import functions as native
 
 
@@ -20,6 +21,11 @@ def _table(samples: int, length: int, dtype: torch.dtype, device: torch.device) 
     bins, time = torch.arange(length // 2 + 1), torch.arange(samples)
     angles = (bins[:, None] * time % length).double() * (2 * math.pi / length)
     return torch.stack((angles.cos(), -angles.sin()), 1).flatten(0, 1).to(device, dtype)
+
+
+def _products(x: Tensor, y: Tensor) -> Tensor:
+    """A product for every bin."""
+    return native.products(x, y) if native.usable(x, y) else torch.bmm(x, y)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Bins(Link):
 
     wants_input = False
 
+    @cached_property
     def _channels(self) -> tuple[str, str, str]:
         """Indices that are summed, the signal's own, and new from the kernel."""
         signal, other = self.signal[:-1], self.other[:-1]
@@ -56,7 +63,7 @@ class Bins(Link):
         columns = math.prod(x.shape[len(channels) : -1])
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         if not self.native:
-            found = _table(rows.shape[1], self.length, x.dtype, x.device) @ rows.mT
+            found = multiplied(_table(rows.shape[1], self.length, x.dtype, x.device), rows.mT)
         elif native.usable(rows):
             found = native.spectrum(rows, self.length)
         else:
@@ -67,8 +74,8 @@ class Bins(Link):
         """The adjoint: (bins, 2 · channels, own) to (channels · own, t)."""
         if not self.native:
             table = _table(samples, self.length, spectra.dtype, spectra.device)
-            return spectra.view(len(table), -1).mT @ table
-        parts = spectra.view(len(spectra), 2, -1)
+            return spectra.reshape(len(table), -1).mT @ table
+        parts = spectra.unflatten(1, (2, -1)).flatten(2)
         if native.usable(parts):
             return native.signal(parts, samples, self.length)
         bins = torch.view_as_complex(parts.permute(2, 0, 1).contiguous())
@@ -85,7 +92,7 @@ class Bins(Link):
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """The matrices W: (re, -im) above (im, re)."""
-        summed, _, fresh = self._channels()
+        summed, _, fresh = self._channels
         k = tensors[0]
         spectra = self._spectra(k, self.other, fresh, summed)
         f, rows, columns = spectra.shape
@@ -97,7 +104,7 @@ class Bins(Link):
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
         """From the gradient of W to that of the kernel in time."""
-        summed, _, fresh = self._channels()
+        summed, _, fresh = self._channels
         f, rows, columns = totals[0].shape
         total = totals[0].view(f, 2, rows // 2, 2, columns // 2)
         re, im = total[:, 0, :, 0] + total[:, 1, :, 1], total[:, 1, :, 0] - total[:, 0, :, 1]
@@ -107,23 +114,23 @@ class Bins(Link):
         return [self._ordered(self._signals(spectra.flatten(1, 2), k.shape[-1]), fresh + summed, sizes, self.other)]
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        fresh = self._channels()[2]
+        fresh = self._channels[2]
         spectra = self.recall(x, tensors)
-        y = self._signals(torch.bmm(tensors[0], spectra), x.shape[-1])
+        y = self._signals(_products(tensors[0], spectra), x.shape[-1])
         sizes = dict(zip(self.signal, x.shape, strict=True)) | dict(self.sizes)
         return self._ordered(y, fresh, sizes, self.out), spectra
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
-        summed, own, _ = self._channels()
+        summed, own, _ = self._channels
         return self._spectra(x, self.signal, summed, own)
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        summed, _, fresh = self._channels()
+        summed, _, fresh = self._channels
         own = "".join(i for i in self.out[:-1] if i not in fresh)
         spectra = self._spectra(grad, self.out, fresh, own)
-        kernel = torch.bmm(spectra, kept.mT)
+        kernel = _products(spectra, kept.mT)
         if not want_x:
             return None, [kernel]
         sizes = dict(zip(self.out, grad.shape, strict=True)) | dict(self.sizes)
-        back = self._signals(torch.bmm(tensors[0].mT, spectra), grad.shape[-1])
+        back = self._signals(_products(tensors[0].mT, spectra), grad.shape[-1])
         return self._ordered(back, summed, sizes, self.signal), [kernel]

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -195,6 +196,7 @@ class Multiply(Link):
 
     wants_input = False
 
+    @cached_property
     def _groups(self) -> tuple[str, str, str, str]:
         """Indices that are shared, summed, the signal's own, and new from the kernel."""
         signal, other = self.signal[:-1], self.other[:-1]
@@ -207,7 +209,7 @@ class Multiply(Link):
 
     def _bins(self, x: Tensor, indices: str, rows: str, columns: str) -> Tensor:
         """(…, f) to matrices (f·shared, rows, columns)."""
-        shared = self._groups()[0]
+        shared = self._groups[0]
         x = x.permute([indices.index(i) for i in shared + rows + columns + indices[-1]])
         s, f, sizes = len(shared), x.shape[-1], x.shape[:-1]
         x = x.movedim(-1, 0).contiguous()
@@ -223,23 +225,23 @@ class Multiply(Link):
         return x.permute([(order + out[-1]).index(i) for i in out])
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        _, summed, _, new = self._groups()
+        _, summed, _, new = self._groups
         kernel = torch.fft.rfft(padded(tensors[0], self.length)) if self.samples else tensors[0]
         return [self._bins(kernel, self.other, new, summed)]
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        shared, _, own, new = self._groups()
+        shared, _, own, new = self._groups
         bins = self.recall(x, tensors)
         sizes = dict(self.sizes) | dict(zip(self.signal, x.shape, strict=True))
         return self._rows(torch.bmm(tensors[0], bins), shared + new + own, sizes, self.out), bins
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
-        _, summed, own, _ = self._groups()
+        _, summed, own, _ = self._groups
         return self._bins(x, self.signal, summed, own)
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
         """dX = conj(K)ᵀ G and dK = G conj(X)ᵀ; no GEMM meets a lazily conjugated operand, which torch would copy."""
-        shared, summed, own, new = self._groups()
+        shared, summed, own, new = self._groups
         bins = self._bins(grad, self.out, new, own)
         few = bins.shape[2] < tensors[0].shape[2]  # fewer rows than channels: cheaper to conjugate the signal's side
         if few:
@@ -257,7 +259,7 @@ class Multiply(Link):
         return self._rows(back, shared + summed + own, sizes, self.signal), [kernel]
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
-        shared, summed, _, new = self._groups()
+        shared, summed, _, new = self._groups
         sizes = dict(self.sizes) | {self.other[-1]: self.length // 2 + 1}
         total = self._rows(totals[0], shared + new + summed, sizes, self.other)
         return [_outside(total, self.length, self.samples)]
@@ -326,12 +328,12 @@ class Chunked(Link):
     out: str
     chunk: int
 
-    @property
+    @cached_property
     def kernel(self) -> str:
         """Indices of the kernel inside a chunk."""
         return "".join(i for i in self.weight if i in self.signal or i in self.out)
 
-    @property
+    @cached_property
     def states(self) -> str:
         """Indices of the states: the modes, and what only the signal has, with the chunks γ."""
         shared = "".join(i for i in self.modes if i in self.signal)
@@ -468,6 +470,7 @@ class Recurrence(Link):
     out: str
     sizes: tuple[tuple[str, int], ...]  # of the modes' indices
 
+    @cached_property
     def _groups(self) -> tuple[str, str, str, str, str]:
         """Indices of the modes that are shared, new, summed and inner; then the signal's own."""
         shared = "".join(i for i in self.signal if i in self.modes and i in self.out)
@@ -478,7 +481,7 @@ class Recurrence(Link):
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Both tensors as (shared, new, summed, inner, 2)."""
-        shared, new, summed, inner, _ = self._groups()
+        shared, new, summed, inner, _ = self._groups
         laid = []
         for x, indices in zip(tensors, (self.modes, self.weight), strict=True):
             groups = [[x.shape[indices.index(i)] for i in group] for group in (shared, new, summed, inner)]
@@ -488,19 +491,19 @@ class Recurrence(Link):
 
     def _rows(self, x: Tensor, indices: str, channels: str) -> Tensor:
         """(…, t) to (shared, channels, own, t)."""
-        shared, own = self._groups()[0], self._groups()[4]
+        shared, own = self._groups[0], self._groups[4]
         sizes = [math.prod([x.shape[indices.index(i)] for i in group]) for group in (shared, channels, own)]
         x = x.permute([indices.index(i) for i in shared + channels + own + indices[-1]])
         return x.reshape(*sizes, x.shape[-1]).contiguous()
 
     def _back(self, x: Tensor, like: dict[str, int], indices: str, channels: str) -> Tensor:
         """(shared, channels, own, t) back to the order of ``indices``."""
-        shared, own = self._groups()[0], self._groups()[4]
+        shared, own = self._groups[0], self._groups[4]
         order = shared + channels + own + indices[-1]
         return x.view([like[i] for i in order]).permute([order.index(i) for i in indices])
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:
-        _, new, summed, _, _ = self._groups()
+        _, new, summed, _, _ = self._groups
         y, saved = native.scan_forward(self._rows(x, self.signal, summed), tensors[0], tensors[1], save=True)
         sizes = dict(zip(self.signal, x.shape, strict=True)) | dict(self.sizes)
         return self._back(y, sizes, self.out, new), saved
@@ -509,7 +512,7 @@ class Recurrence(Link):
         return self.forward(x, tensors)[1]
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        _, new, summed, _, _ = self._groups()
+        _, new, summed, _, _ = self._groups
         u, dy = self._rows(x, self.signal, summed), self._rows(grad, self.out, new)
         du, da, dw = native.scan_backward(u, dy, tensors[0], tensors[1], kept)
         sizes = dict(zip(self.signal, x.shape, strict=True))
@@ -517,7 +520,7 @@ class Recurrence(Link):
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
         """Gradients in the order of the tensors' own indices."""
-        shared, new, summed, inner, _ = self._groups()
+        shared, new, summed, inner, _ = self._groups
         order = shared + new + summed + inner
         done = []
         for total, x, indices in zip(totals, tensors, (self.modes, self.weight), strict=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,19 +25,15 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
         return torch.view_as_complex(pair(x, x_indices, y, y_indices, out + "~").contiguous())
     x, x_indices = _sum_unneeded(x, x_indices, y_indices + out)
     y, y_indices = _sum_unneeded(y, y_indices, x_indices + out)
-    summed = [index for index in x_indices if index in y_indices and index not in out]
-    if not summed:
+    recipe = _recipe(x_indices, y_indices, out)
+    if not recipe.summed:
         aligned = align(x, x_indices, out) * align(y, y_indices, out)
         return aligned if onto is None else onto + aligned
-    shared = [index for index in x_indices if index in y_indices and index in out]
-    rows = [index for index in x_indices if index not in y_indices]
-    columns = [index for index in y_indices if index not in x_indices]
     size = dict(zip(x_indices, x.shape, strict=True)) | dict(zip(y_indices, y.shape, strict=True))
-    left = x.permute([x_indices.index(index) for index in shared + rows + summed])
-    right = y.permute([y_indices.index(index) for index in shared + summed + columns])
-    b, m, k, n = (math.prod([size[index] for index in group]) for group in (shared, rows, summed, columns))
-    order = shared + rows + columns
-    back = [order.index(index) for index in out]
+    left, right = x.permute(recipe.left), y.permute(recipe.right)
+    groups = (recipe.shared, recipe.rows, recipe.summed, recipe.columns)
+    b, m, k, n = (math.prod([size[index] for index in group]) for group in groups)
+    order, back = recipe.shared + recipe.rows + recipe.columns, recipe.back
     if onto is not None:
         base = onto.permute([out.index(index) for index in order])
         if base.is_contiguous():
@@ -49,6 +47,28 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
     return made.reshape([size[index] for index in order]).permute(back)
 
 
+class _Recipe(NamedTuple):
+    """Indices that are shared, x's own, summed and y's own; the orders of axes before and after the GEMM."""
+
+    shared: str
+    rows: str
+    summed: str
+    columns: str
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    back: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _recipe(x: str, y: str, out: str) -> _Recipe:
+    shared = "".join(i for i in x if i in y and i in out)
+    summed = "".join(i for i in x if i in y and i not in out)
+    rows, columns = "".join(i for i in x if i not in y), "".join(i for i in y if i not in x)
+    left, right = tuple(map(x.index, shared + rows + summed)), tuple(map(y.index, shared + summed + columns))
+    back = tuple(map((shared + rows + columns).index, out)) if summed else ()
+    return _Recipe(shared, rows, summed, columns, left, right, back)
+
+
 def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str) -> Tensor:
     """The same tensor, lying in memory so that ``pair(x, …, y, …, out)`` need not copy it."""
     shared = [i for i in x_indices if i in y_indices and i in out]
@@ -60,8 +80,14 @@ def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str) -> Tensor:
 
 def align(x: Tensor, indices: str, out: str) -> Tensor:
     """View of x whose axes line up with ``out`` for broadcasting."""
-    x = x.permute([indices.index(index) for index in out if index in indices])
-    return x[tuple(slice(None) if index in indices else None for index in out)]
+    axes, places = _aligned(indices, out)
+    return x.permute(axes)[places]
+
+
+@lru_cache(maxsize=4096)
+def _aligned(indices: str, out: str) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+    axes = tuple(indices.index(index) for index in out if index in indices)
+    return axes, tuple(slice(None) if index in indices else None for index in out)
 
 
 def _sum_unneeded(x: Tensor, indices: str, needed: str) -> tuple[Tensor, str]:

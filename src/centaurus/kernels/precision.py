@@ -1,4 +1,4 @@
-"""The precision of a layer: at least single, double with double parameters, regardless of autocast.
+"""Products of matrices: their precision, regardless of autocast, and the library that large ones run by.
 
 Kernels, transforms and states are computed in full single precision whatever autocast and TF32 settings say.
 Projections of the signal (B and C) may be rounded as the caller allows: TF32 inputs, or bfloat16 under autocast.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -150,25 +151,85 @@ def full_products() -> AbstractContextManager[None]:
     return _matmul_precision(FULL)
 
 
-class _Exact(torch.autograd.Function):
-    """A product whose backward is in full precision as well."""
+LARGE = 1 << 21  # multiplications of a product from which oneDNN's overhead of ten microseconds does not matter
+WORTHWHILE = 1.2  # times the rate of torch's own products that oneDNN's should have
+
+
+@lru_cache(maxsize=8)
+def onednn_faster(threads: int) -> bool:
+    """Whether oneDNN multiplies matrices faster here than torch's BLAS: MKL leaves out AVX-512 on some processors."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    x, own, other = torch.ones(256, 256), float("inf"), float("inf")
+    with torch.no_grad():
+        for _ in range(8):
+            begin = time.perf_counter()
+            torch.mm(x, x)
+            middle = time.perf_counter()
+            _by_onednn(x, x)
+            own, other = min(own, middle - begin), min(other, time.perf_counter() - middle)
+    return own > WORTHWHILE * other
+
+
+def _by_onednn(x: Tensor, y: Tensor) -> Tensor:
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.t(), None, "none", [], "")
+    return made
+
+
+def suits_onednn(x: Tensor, y: Tensor) -> bool:
+    """Whether both are large matrices of single precision on the CPU, lying in memory without gaps."""
+    return (
+        x.dim() == y.dim() == 2
+        and x.shape[0] * x.shape[1] * y.shape[1] >= LARGE
+        and x.dtype == y.dtype == torch.float32
+        and x.device.type == y.device.type == "cpu"
+        and (x.is_contiguous() or x.t().is_contiguous())
+        and (y.is_contiguous() or y.t().is_contiguous())
+        and not torch.compiler.is_compiling()
+        and onednn_faster(torch.get_num_threads())
+    )
+
+
+def multiplied(x: Tensor, y: Tensor) -> Tensor:
+    """Return ``x @ y`` without gradients, by the faster of torch's libraries."""
+    return _by_onednn(x.contiguous(), y) if suits_onednn(x, y) else x @ y
+
+
+class _Product(torch.autograd.Function):
+    """A product by the faster library, whose backward is as precise as ``exact`` says."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, exact: bool) -> Tensor:
         ctx.save_for_backward(x, y)
-        return x @ y
+        ctx.exact = exact
+        return multiplied(x, y)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, y = ctx.saved_tensors
-        with _matmul_precision(FULL):
-            return grad @ y.mT, x.mT @ grad
+        with _matmul_precision(FULL) if ctx.exact else nullcontext():
+            dx = product(grad, y.mT) if ctx.needs_input_grad[0] else None
+            return dx, product(x.mT, grad) if ctx.needs_input_grad[1] else None, None
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """``x @ y`` for matrices or batches of them; inside ``full_precision`` its gradients are exact too."""
-    differs = _allowed.get().matmul != FULL and torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
-    if not differs or torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return x @ y
-    result: Tensor = _Exact.apply(x, y)
+    if not (torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
+        return multiplied(x, y)
+    exact = _allowed.get().matmul != FULL
+    if not exact and not suits_onednn(x, y):
+        return x @ y
+    result: Tensor = _Product.apply(x, y, exact)
     return result
+
+
+def projected(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ y + bias`` of matrices, rounded as autocast says, like an operation of torch's own."""
+    kind = y.device.type
+    half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    if half or not suits_onednn(x, y):
+        return x @ y if bias is None else torch.addmm(bias, x, y)
+    made = product(x, y)
+    return made if bias is None else made + bias

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-SEGMENT = 1 << 20  # states of a segment of the selective recurrence: samples times rows, channels and states
+from centaurus.kernels.precision import full_products
+
+SEGMENT = 1 << 18  # states of a segment of the selective recurrence: samples times rows, channels and states
+FEWEST = 16  # samples of a segment: states between segments are kept for backward
+STEP = 1 << 14  # states of a step of it: fewer cost more to start than to compute
 SMALL = 4096  # below this many numbers a step of the loop costs more to start than to compute
 
 
@@ -85,86 +89,135 @@ class Scan(torch.autograd.Function):
 
 
 class SelectiveScan(torch.autograd.Function):
-    """u, Δ (b, i, t), B, C (b, t, n), A, E (i, n) to y (b, i, t); A is positive."""
+    """The recurrence of S6: x[t] = exp(-Δ A) x[t-1] + Δ u B, y[t] = Σ_n E C x[t], where A is positive.
+
+    From u, Δ (b, i, t), B, C (b, t, n), A, E (i, n) and the state x[-1] (b, i, n) to y (b, i, t) and the last state.
+    Signals go in segments whose states fit the cache, and a segment in chunks side by side: once from zero, which gives
+    the states between chunks, and once from those. Backward keeps these alone and computes the others again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, dt: Tensor, into: Tensor, out_of: Tensor, A: Tensor, E: Tensor) -> Tensor:
-        signals = [x.permute(2, 0, 1).contiguous() for x in (u, dt)]  # t b i
-        signals += [x.transpose(0, 1).contiguous() for x in (into, out_of)]  # t b n
-        state = u.new_zeros(u.shape[0], *A.shape)
-        starts, pieces = [], []
-        for part in _segments(signals, A):
-            starts.append(state)
-            states = _States(part[0], part[1], part[2], A, state)
-            pieces.append(torch.einsum("tbin,tbn->tbi", states.after * E, part[3]))
-            state = states.after[-1].clone()
+    def forward(
+        ctx: Any, u: Tensor, dt: Tensor, into: Tensor, out_of: Tensor, A: Tensor, E: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        layout = _Layout(u.shape[-1], state.numel())
+        signals = [layout.split(x) for x in (u, dt, into.mT, out_of.mT)]
+        segment = _Segment(signals[0][0], A)
+        y, starts = torch.empty_like(signals[0]), []
+        for k, (v, d, B, C) in enumerate(zip(*signals, strict=True)):
+            segment.drive(v, d, B)
+            starts.append(segment.between(d, state))
+            segment.advance(starts[-1])
+            state = segment.x[-1, -1].clone()
+            torch.sum(segment.x.mul_(E).mul_(C[..., None, :]), -1, out=y[k])
         ctx.save_for_backward(*signals, A, E, *starts)
-        return torch.cat(pieces).permute(1, 2, 0)
+        ctx.layout = layout
+        return layout.join(y), state
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        *signals, A, E = ctx.saved_tensors[:6]
-        starts = list(ctx.saved_tensors[6:])
-        grads = [torch.empty_like(x) for x in signals]
-        dA, dE = torch.zeros_like(A), torch.zeros_like(E)
-        parts = zip(
-            _segments([*signals, grad.permute(2, 0, 1).contiguous()], A), _segments(grads, A), starts, strict=True
-        )
-        adjoint = torch.zeros_like(starts[0])  # of the state after the segment
-        for (v, d, into, out_of, g), (dv, dd, dinto, dout_of), start in reversed(list(parts)):
-            states = _States(v, d, into, A, start)
-            x = states.after
-            gx = g[..., None] * x
-            dE += torch.einsum("tbin,tbn->in", gx, out_of)
-            dout_of.copy_(torch.einsum("tbin,in->tbn", gx, E))
-            adjoints = states.reverse(torch.mul(g[..., None] * E, out_of[:, :, None], out=gx), adjoint)
-            dinto.copy_(torch.einsum("tbin,tbi->tbn", adjoints, d * v))
-            driven = torch.einsum("tbin,tbn->tbi", adjoints, into)  # of Δ u
-            lost = adjoints.mul_(states.decay)
-            adjoint = lost[0].clone()
+    def backward(ctx: Any, grad: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+        signals, (A, E), starts = ctx.saved_tensors[:4], ctx.saved_tensors[4:6], ctx.saved_tensors[6:]
+        layout: _Layout = ctx.layout
+        grads, outputs = [torch.empty_like(x) for x in signals], layout.split(grad)
+        segment, adjoint = _Segment(outputs[0], A), _Segment(outputs[0], A)
+        decay, x, p, work = segment.decay, segment.x, adjoint.x, adjoint.decay
+        dA, dE = torch.zeros_like(x), torch.zeros_like(x)
+        for k in reversed(range(len(starts))):
+            v, d, B, C, g, start = *(s[k] for s in signals), outputs[k], starts[k]
+            dv, dd, dB, dC = (s[k] for s in grads)
+            segment.drive(v, d, B)
+            segment.advance(start)
+            torch.mul(g[..., None], C[..., None, :], out=p)
+            dE.addcmul_(p, x)
+            _sum_channels(g, torch.mul(x, E, out=work), dC)
+            p.mul_(E)
+            last = segment.advance_back(adjoint.samples, d, last)
+            _sum_channels(d * v, p, dB)
+            driven = torch.mul(p, B[..., None, :], out=work).sum(-1)  # of Δ u
+            lost = p.mul_(decay)
             lost[1:].mul_(x[:-1])
             lost[0].mul_(start)  # of log decay
-            dA -= torch.einsum("tbin,tbi->in", lost, d)
+            dA.addcmul_(lost, d[..., None], value=-1)
             torch.mul(driven, d, out=dv)
-            torch.sub(driven * v, torch.einsum("tbin,in->tbi", lost, A), out=dd)
-        du, ddt = (x.permute(1, 2, 0) for x in grads[:2])
-        return du, ddt, grads[2].transpose(0, 1), grads[3].transpose(0, 1), dA, dE
+            torch.sub(driven.mul_(v), lost.mul_(A).sum(-1), out=dd)
+        du, ddt, dinto, dout_of = (layout.join(x) for x in grads)
+        return du, ddt, dinto.mT, dout_of.mT, dA.sum((0, 1, 2)), dE.sum((0, 1, 2)), last
 
 
-def _segments(signals: list[Tensor], A: Tensor) -> list[list[Tensor]]:
-    """The signals in parts along time whose states fit the cache."""
-    span = max(16, SEGMENT // (signals[0].shape[1] * A.numel()))
-    return [list(part) for part in zip(*(x.split(span) for x in signals), strict=True)]
+class _Layout:
+    """How a signal is cut into segments, and a segment into chunks, where a sample has ``states`` states."""
+
+    def __init__(self, samples: int, states: int) -> None:
+        self.samples = samples
+        self.chunks = 1 if 2 * states > STEP else min(STEP // states, math.isqrt(samples))
+        self.segments = max(1, min(samples * states // SEGMENT, samples // FEWEST))
+        self.span = -(-samples // (self.segments * self.chunks))  # samples of a chunk
+
+    def split(self, x: Tensor) -> Tensor:
+        """(b, c, t) to (segment, q, k, b, c), sample q of chunk k; Δ = 0 at the end leaves the state as it is."""
+        x = torch.nn.functional.pad(x, (0, self.segments * self.chunks * self.span - self.samples))
+        return x.unflatten(-1, (self.segments, self.chunks, self.span)).permute(2, 4, 3, 0, 1).contiguous()
+
+    def join(self, x: Tensor) -> Tensor:
+        """The inverse of ``split``."""
+        return x.permute(3, 4, 0, 2, 1).flatten(2)[..., : self.samples]
 
 
-class _States:
-    """The states after every sample of a segment: (t, b, i, n)."""
+class _Segment:
+    """Decays and states of a segment (q, k, b, i, n), in memory that is used for one segment after the other."""
 
-    def __init__(self, v: Tensor, d: Tensor, into: Tensor, A: Tensor, start: Tensor) -> None:
-        self.span = math.isqrt(len(v) - 1) + 1  # samples of a chunk
-        self.decay = torch.exp(d[..., None] * -A)
-        self.after = self._scan(self.decay, (d * v)[..., None] * into[:, :, None], start)
+    def __init__(self, like: Tensor, A: Tensor) -> None:
+        self.negative = -A
+        self.decay, self.x = (like.new_empty(*like.shape, A.shape[1]) for _ in range(2))
+        self.factors, self.samples = self.decay.unbind(), self.x.unbind()
 
-    def reverse(self, z: Tensor, last: Tensor) -> Tensor:
-        """Adjoints p[t] = z[t] + decay[t+1] p[t+1], where ``last`` is decay · p of the sample after the segment."""
-        decay = torch.cat((self.decay[1:], torch.ones_like(self.decay[:1]))).flip(0)
-        return self._scan(decay, z.flip(0), last).flip(0)
+    def drive(self, v: Tensor, d: Tensor, B: Tensor) -> None:
+        """Set decay to exp(-Δ A) and x to Δ u B."""
+        torch.mul(d[..., None], self.negative, out=self.decay).exp_()
+        torch.mul((d * v)[..., None], B[..., None, :], out=self.x)
 
-    def _scan(self, decay: Tensor, z: Tensor, start: Tensor) -> Tensor:
-        """x[t] = decay[t] x[t-1] + z[t] with x[-1] = start; inside all chunks at once, then over the chunks."""
-        count, span = len(z), self.span
-        chunks = -(-count // span)
-        if chunks * span != count:
-            more = z.new_zeros(chunks * span - count, *z.shape[1:])
-            decay, z = torch.cat((decay, more)), torch.cat((z, more))
-        decay, x = (y.view(chunks, span, *z.shape[1:]) for y in (decay, z))
-        total = decay.clone()  # products of the decays from the start of a chunk
-        for k in range(1, span):
-            x[:, k].addcmul_(decay[:, k], x[:, k - 1])
-            total[:, k].mul_(total[:, k - 1])
-        before = [start]
-        for k in range(chunks - 1):
-            before.append(torch.addcmul(x[k, -1], total[k, -1], before[-1]))
-        x.addcmul_(total, torch.stack(before)[:, None])
-        return x.flatten(0, 1)[:count]
+    def between(self, d: Tensor, first: Tensor) -> Tensor:
+        """Return the states before each chunk: (k, b, i, n)."""
+        ends = self._ends(self.samples, self.factors[1:])
+        return torch.stack(self._carry(ends, d, first, range(len(ends) - 1)))
+
+    def advance(self, start: Tensor) -> None:
+        """x[q] = decay[q] x[q-1] + x[q] in place, for all chunks at once."""
+        for x, factor in zip(self.samples, self.factors, strict=True):
+            start = x.addcmul_(factor, start)
+
+    def advance_back(self, samples: tuple[Tensor, ...], d: Tensor, last: Tensor) -> Tensor:
+        """p[t] = decay[t+1] p[t+1] + p[t] in place, where ``last`` is the gradient of the state after the segment.
+
+        Returns the gradient of the state before it.
+        """
+        samples, factors = samples[::-1], self.factors[:0:-1]
+        ends = self._ends(samples, factors).mul_(self.factors[0])
+        carried = self._carry(ends, d, last, range(len(ends) - 1, 0, -1))
+        p = samples[0].add_(torch.stack(carried[::-1]))
+        for x, factor in zip(samples[1:], factors, strict=True):
+            p = x.addcmul_(factor, p)
+        return p[0] * self.decay[0, 0]
+
+    def _ends(self, samples: tuple[Tensor, ...], factors: tuple[Tensor, ...]) -> Tensor:
+        """The last states of every chunk that starts from zero; not needed where there is a single chunk."""
+        end = samples[0].clone()
+        if len(end) > 1:
+            for x, factor in zip(samples[1:], factors, strict=True):
+                torch.addcmul(x, factor, end, out=end)
+        return end
+
+    def _carry(self, ends: Tensor, d: Tensor, first: Tensor, order: range) -> list[Tensor]:
+        """s[0] = first, then s ← ends[k] + exp(-A Σ Δ) s, chunk after chunk in this order."""
+        totals = torch.exp(d.sum(0)[..., None] * self.negative)
+        carried = [first]
+        for k in order:
+            carried.append(torch.addcmul(ends[k], totals[k], carried[-1]))
+        return carried
+
+
+def _sum_channels(weights: Tensor, x: Tensor, out: Tensor) -> None:
+    """out[…, n] = Σ_i weights[…, i] x[…, i, n]."""
+    with full_products():
+        torch.bmm(weights.flatten(0, 2)[:, None], x.flatten(0, 2), out=out.view(-1, 1, out.shape[-1]))

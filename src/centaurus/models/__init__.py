@@ -11,9 +11,8 @@ from centaurus.models.build import (
     names,
     recognizer,
 )
-from centaurus.models.count import Report, count
 from centaurus.models.io import load, load_network, save, shipped
-from centaurus.models.network import Network, verify
+from centaurus.models.network import Network, Report, count, verify
 from centaurus.models.tables import (
     ClassifierTable,
     DenoiserTable,

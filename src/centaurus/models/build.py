@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, final
 
@@ -62,6 +62,7 @@ from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import Discretization, TopologyName
 
 T = TypeVar("T")
+SomeTable = TypeVar("SomeTable", bound=Table)
 
 FEW_FEATURES = 4  # channels are dropped only where there are more
 # Norms bring every inner signal to about one, however quiet the speech. Initialising the upsampling at a tenth lets the
@@ -133,9 +134,13 @@ def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0)
     return Serial(blocks), width
 
 
-def with_states(rows: tuple[Row, ...], states: int | None) -> tuple[Row, ...]:
-    """Return the rows with this many states each; ``None`` leaves them unchanged."""
-    return rows if states is None else tuple(replace(row, states=states) for row in rows)
+def changed(table: SomeTable, states: int | None, **sizes: int | None) -> SomeTable:
+    """Return a table with this many states in every row, and with these sizes; ``None`` leaves one unchanged."""
+    given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    if states is not None:
+        rows = {f.name: getattr(table, f.name) for f in fields(table) if f.type == "tuple[Row, ...]"}
+        given |= {name: tuple(replace(row, states=states) for row in stack) for name, stack in rows.items()}
+    return replace(table, **given)
 
 
 def lookup(tables: Mapping[str, T], name: str, task: str) -> T:
@@ -155,9 +160,6 @@ class Dense(Composite):
         self.channels, self.classes = channels, classes
         first, last = Pointwise(channels, channels), Pointwise(channels, classes)
         self.layers = Serial({"first": first, "silu": SiLU(), "last": last})
-
-    def arguments(self) -> dict[str, Any]:
-        return {"channels": self.channels, "classes": self.classes}
 
     def parts(self) -> list[Part]:
         return [Part("layers", self.layers, Fraction(1), hertz=Fraction(1))]
@@ -184,9 +186,6 @@ class Classifier(Network):
         rate = int((settings or {}).get("sample_rate", SAMPLE_RATE))
         body = pooled(table) if isinstance(table, ClassifierTable) else on_mel_frames(table, rate)
         super().__init__(table, body, settings)
-
-    def parts(self) -> list[Part]:
-        return self.body.parts()
 
 
 def pooled(table: ClassifierTable) -> Serial:
@@ -255,13 +254,7 @@ def classifier(
     if classes is not None and not isinstance(classes, int):
         chosen["classes"] = list(classes)
         classes = len(classes)
-    table = replace(
-        table,
-        blocks=with_states(table.blocks, states),
-        classes=table.classes if classes is None else classes,
-        window=table.window if window is None else window,
-    )
-    return Classifier(table, chosen)
+    return Classifier(changed(table, states, classes=classes, window=window), chosen)
 
 
 @final
@@ -277,9 +270,6 @@ class Denoiser(Network):
 
     def __init__(self, table: DenoiserTable | SpectralTable, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(table, on_waveform(table) if isinstance(table, DenoiserTable) else on_spectra(table), settings)
-
-    def parts(self) -> list[Part]:
-        return self.body.parts()
 
 
 def on_waveform(table: DenoiserTable) -> Serial:
@@ -310,7 +300,7 @@ def on_spectra(table: SpectralTable) -> Serial:
     blocks, channels = residual_blocks(table.blocks, table.expansion)
     if not channels:
         raise ValueError("a network needs at least one block, got none")
-    out = Pointwise(channels, 2 * analysis.bins)
+    out = Pointwise(channels, 2 * (analysis.bins + (table.taps - 1) * table.low))
     nn.init.normal_(out.weight, std=UNTRAINED_MASK)
     body = {
         "compress": Compress(analysis.bins, table.power, table.release, table.lowest),
@@ -321,7 +311,8 @@ def on_spectra(table: SpectralTable) -> Serial:
         "out": out,
     }
     synthesis = Synthesis(table.analysis, table.synthesis, table.hop)
-    return Serial({"analysis": analysis, "mask": Mask(Serial(body), analysis.bins), "synthesis": synthesis})
+    mask = Mask(Serial(body), analysis.bins, table.taps, table.low)
+    return Serial({"analysis": analysis, "mask": mask, "synthesis": synthesis})
 
 
 def _block(row: Row, channels: int, conv: int, silent: bool = False) -> Block:
@@ -364,16 +355,7 @@ def denoiser(
     ``states`` replaces the states of every row; ``settings`` are saved with the network (``sample_rate`` …).
     """
     table = lookup(DENOISERS, table, "denoiser") if isinstance(table, str) else table
-    if isinstance(table, SpectralTable):
-        return Denoiser(replace(table, blocks=with_states(table.blocks, states)), settings)
-    table = replace(
-        table,
-        encoder=with_states(table.encoder, states),
-        middle=with_states(table.middle, states),
-        decoder=with_states(table.decoder, states),
-        output=with_states(table.output, states),
-    )
-    return Denoiser(table, settings)
+    return Denoiser(changed(table, states), settings)
 
 
 class Heads(NamedTuple):
@@ -418,8 +400,8 @@ class Recognizer(Network):
 
     def parts(self) -> list[Part]:
         if isinstance(self.table, SpotterTable):
-            return self.body.parts()
-        backbone, head, vocabulary = self.body.parts()
+            return super().parts()
+        backbone, head, vocabulary = super().parts()
         characters = Part("characters", self.characters, head.ratio, counted=False)
         return [backbone, head, vocabulary._replace(counted=False), characters]
 
@@ -480,16 +462,8 @@ def recognizer(
     """
     table = lookup(RECOGNIZERS, table, "recognizer") if isinstance(table, str) else table
     if isinstance(table, SpotterTable):
-        classes = table.classes if vocabulary is None else vocabulary
-        return Recognizer(replace(table, blocks=with_states(table.blocks, states), classes=classes), settings)
-    table = replace(
-        table,
-        backbone=with_states(table.backbone, states),
-        head=with_states(table.head, states),
-        vocabulary=table.vocabulary if vocabulary is None else vocabulary,
-        characters=table.characters if characters is None else characters,
-    )
-    return Recognizer(table, settings)
+        return Recognizer(changed(table, states, classes=vocabulary), settings)
+    return Recognizer(changed(table, states, vocabulary=vocabulary, characters=characters), settings)
 
 
 NETWORKS: dict[str, type[Any]] = {kind.task: kind for kind in (Classifier, Denoiser, Recognizer)}

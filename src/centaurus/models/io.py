@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from centaurus import nn as library
-from centaurus.layer import Layer
+from centaurus.layer import Layer, check_layer
 from centaurus.models.build import NETWORKS, Dense
 from centaurus.models.network import Network
 from centaurus.models.tables import Row
@@ -40,14 +40,14 @@ CONCRETE = tuple(x for x in PUBLIC if issubclass(x, Layer) and not inspect.isabs
 KINDS: tuple[type[Layer], ...] = (S6, SSM, Dense, *CONCRETE)
 LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in KINDS}
 """The layers that a file may name: S6, SSM and those of ``centaurus.nn``."""
-LIFTED: dict[type[nn.Module], tuple[str, ...]] = {  # torch modules that a file may name, and their arguments in it
-    nn.Conv1d: ("in_channels", "out_channels", "bias"),
-    nn.GELU: ("approximate",),
-    nn.Identity: (),
-    nn.ReLU: (),
-    nn.SiLU: (),
-    nn.Sigmoid: (),
-    nn.Tanh: (),
+LIFTED: dict[type[nn.Module], dict[str, str]] = {  # torch modules that a file may name, and types of their arguments
+    nn.Conv1d: {"in_channels": "int", "out_channels": "int", "bias": "bool"},
+    nn.GELU: {"approximate": "str"},
+    nn.Identity: {},
+    nn.ReLU: {},
+    nn.SiLU: {},
+    nn.Sigmoid: {},
+    nn.Tanh: {},
 }
 
 
@@ -61,8 +61,7 @@ class ModelNotFoundError(ModelError, MissingModelError):
 
 def save(net: Layer, path: str | os.PathLike[str]) -> None:
     """Write a network, or any tree of the library's layers, to a safetensors file, atomically."""
-    if not isinstance(net, Layer):
-        raise TypeError(f"save takes a centaurus layer or network, got {type(net).__name__}")
+    check_layer(net, "save takes a centaurus layer or network")
     if isinstance(net, Network):
         words = {
             "version": str(TABLE_FORMAT),
@@ -112,7 +111,7 @@ def _load(path: Path) -> Layer:
 
 
 def load_network(path: str | os.PathLike[str]) -> Network:
-    """``load`` a network with a task: a classifier, denoiser or recognizer."""
+    """Load a network with a task: a classifier, denoiser or recognizer."""
     net = load(path)
     if not isinstance(net, Network):
         raise ModelError("holds layers without a task, where a network is needed", path)
@@ -255,13 +254,10 @@ def _module(data: Any, where: str) -> nn.Module:
     kind = known[data["layer"]]
     arguments = {name: value for name, value in data.items() if name != "layer"}
     if set(arguments) != set(LIFTED[kind]):
-        raise ValueError(f"{where} lifts a {kind.__name__} with {sorted(arguments)}, its arguments are {LIFTED[kind]}")
-    if kind is nn.Conv1d:
-        inputs, outputs = (_whole(arguments[name], f"{where}.{name}") for name in ("in_channels", "out_channels"))
-        return nn.Conv1d(inputs, outputs, 1, bias=_of(bool)(arguments["bias"], f"{where}.bias"))
-    if kind is nn.GELU:
-        return nn.GELU(_of(str)(arguments["approximate"], f"{where}.approximate"))
-    return kind()
+        needed = ", ".join(LIFTED[kind])
+        raise ValueError(f"{where} lifts a {kind.__name__} with {sorted(arguments)}, its arguments are {needed}")
+    read = {name: READERS[LIFTED[kind][name]](value, f"{where}.{name}") for name, value in arguments.items()}
+    return kind(**read | ({"kernel_size": 1} if kind is nn.Conv1d else {}))
 
 
 # Tables.
@@ -287,7 +283,7 @@ def _rows(value: Any, where: str) -> tuple[Row, ...]:
 
 
 def _of(*kinds: type) -> Callable[[Any, str], Any]:
-    """A reader of plain values of these types, of bounded size."""
+    """Return a reader of plain values of these types, of bounded size."""
 
     def read(value: Any, where: str) -> Any:
         if type(value) not in kinds:
@@ -301,17 +297,12 @@ def _of(*kinds: type) -> Callable[[Any, str], Any]:
     return read
 
 
-def _whole(value: Any, where: str) -> int:
-    number: int = _of(int)(value, where)
-    return number
-
-
 def _sizes(value: Any, where: str) -> dict[str, int] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} should be sizes by index, got {_short(value)}")
-    return {name: _whole(size, f"{where}.{name:.60}") for name, size in value.items()}
+    return {name: _of(int)(size, f"{where}.{name:.60}") for name, size in value.items()}
 
 
 def _activation(value: Any, where: str) -> Activation:
@@ -334,7 +325,7 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def _read(kind: type, data: Any, where: str) -> Any:
-    """A dataclass from a mapping: no field unknown, none missing, each of its type."""
+    """Return a dataclass from a mapping; a field that is unknown, missing or of another type is an error."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} should be a mapping of fields, got {_short(data)}")
     known = {field.name: field for field in fields(kind)}

@@ -20,7 +20,7 @@ class Row:
     ``kind`` is a topology, ``s6``, or ``mamba``: the original block around an S6 of twice the channels. ``weighted`` is
     whether an ``s6`` has E, ``rank`` that of its Δ (0: the default), ``discretization`` that of every other layer.
 
-    Two kinds without states may stand first of all: ``dc-block``, and ``mel``, whose ``resample`` is the hop,
+    Two kinds without states may be the first row: ``dc-block``, and ``mel``, whose ``resample`` is the hop,
     ``channels`` the bands and ``window`` the samples of a frame.
     """
 
@@ -53,9 +53,9 @@ class ClassifierTable:
 
 @dataclass(frozen=True)
 class DenoiserTable:
-    """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps stand before each SSM.
+    """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps come before each SSM.
 
-    With ``level``, the hourglass works at a common level that falls to 1/e in so many hops (the paper has none); then
+    With ``level``, the hourglass works at a common level that falls to 1/e in this many hops (the paper has none);
     ``kept`` is the share of the input in the output, for a trained network that takes too much away.
     """
 
@@ -90,16 +90,19 @@ class SpectralTable:
 
     Frames of ``analysis`` samples every ``hop``; magnitudes over a level of ``release`` frames (from bin ``lowest`` on)
     to the power ``power``. Each row is a state-space layer and, with ``expansion``, an FFN that much wider.
+    With ``taps`` above 1 the lowest ``low`` bins are filtered over so many frames instead of multiplied alone.
     """
 
     blocks: tuple[Row, ...]
-    expansion: int = 2
+    expansion: float = 2
     analysis: int = 512
     synthesis: int = 256
     hop: int = 128
     power: float = 0.3
     release: float = 375.0
     lowest: int = 2
+    taps: int = 1
+    low: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ POOLS = (4, 4, 2, 2, 2, 2)
 
 
 def keywords(kinds: tuple[str, ...], channels: tuple[int, ...], states: tuple[int, ...]) -> ClassifierTable:
-    """A line of the keyword-spotting table; the sub-states of a bottleneck are always 4."""
+    """Return a line of the keyword-spotting table; the sub-states of a bottleneck are always 4."""
     rows = zip(kinds, POOLS, channels, states, strict=True)
     return ClassifierTable(tuple(Row(kind, r, c, n, 4 if kind == BOTTLENECK else 1) for kind, r, c, n in rows))
 
@@ -166,7 +169,7 @@ CLASSIFIERS: dict[str, ClassifierTable | SpotterTable] = {
 
 
 def complex_blocks(table: ClassifierTable | SpotterTable) -> ClassifierTable | SpotterTable:
-    """The same table with complex projections."""
+    """Return the same table with complex projections."""
     return replace(table, blocks=tuple(replace(row, complex=True) for row in table.blocks))
 
 
@@ -251,7 +254,7 @@ DENOISER = DenoiserTable(
 
 
 def homogeneous(kind: str, states: int, substates: int = 1, weighted: bool = True) -> DenoiserTable:
-    """The same resampling factors and channels, with one kind of block throughout."""
+    """Return the denoiser's resampling factors and channels with one kind of block throughout."""
 
     def changed(rows: tuple[Row, ...]) -> tuple[Row, ...]:
         return tuple(replace(row, kind=kind, states=states, substates=substates, weighted=weighted) for row in rows)
@@ -277,8 +280,9 @@ SPECTRAL_32 = SpectralTable(
         #   kind        r  channels  states
         Row(POINTWISE,  1, 192, 256, times=5),
     ),
-    expansion=2,
+    expansion=1.8,
     analysis=512, synthesis=512, hop=256, release=188.0,
+    taps=4, low=60,
 )
 # fmt: on
 

@@ -36,10 +36,11 @@ SIGNATURES: dict[str, list[Any]] = {
     "norm_forward": [*[POINTER] * 9, LONG, LONG, LONG, INT, ctypes.c_float, LONG, LONG],
     "norm_backward": [*[POINTER] * 12, LONG, LONG, LONG, INT, LONG, LONG],
     "compressed": [*[POINTER] * 5, LONG, *[ctypes.c_float] * 3, LONG, LONG],
-    "spectrum": [*[POINTER] * 3, *[LONG] * 5],
-    "signal": [*[POINTER] * 3, *[LONG] * 5],
-    "selective_forward": [*[POINTER] * 8, *[LONG] * 5],
-    "selective_backward": [*[POINTER] * 14, *[LONG] * 5],
+    "spectrum": [*[POINTER] * 3, *[LONG] * 6],
+    "signal": [*[POINTER] * 3, *[LONG] * 6],
+    "products": [*[POINTER] * 4, LONG, LONG],
+    "selective_forward": [*[POINTER] * 9, *[LONG] * 5],
+    "selective_backward": [*[POINTER] * 15, *[LONG] * 5],
 }
 
 

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from centaurus.native.build import library, status
 
 BLOCK = 64  # samples between saved states, as in scan.c and selective.c
+LINE = 16  # floats of a cache line
 SPLIT = 1 << 20  # multiplications below which a second thread costs more than it saves
 
 
@@ -93,26 +94,49 @@ def _roots(length: int) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), 1).float()
 
 
+def _bins(like: Tensor, bins: int, rows: int, columns: int) -> Tensor:
+    """An empty (bins, rows, columns) tensor: from bin to bin an odd number of cache lines, so that none share a few."""
+    step = -(-rows * columns // LINE) * LINE
+    step += LINE if step // LINE % 2 == 0 else 0
+    return like.new_empty(bins * step).as_strided((bins, rows, columns), (step, columns, 1))
+
+
 def spectrum(u: Tensor, length: int) -> Tensor:
     """Return half spectra (length / 2 + 1, 2, rows) of signals (rows, t), zero-padded to an even 5-smooth length."""
     rows, samples = u.shape
-    out = u.new_empty(length // 2 + 1, 2, rows)
-    return _transform("spectrum", u, out, rows, samples, length)
+    out = _bins(u, length // 2 + 1, 2, rows)
+    return _transform("spectrum", u, out, rows, samples, length, out.stride(0))
 
 
 def signal(spectra: Tensor, samples: int, length: int) -> Tensor:
     """Return the adjoint of ``spectrum``: Re Σ_f X[f] e^(2πi f t / length), (rows, samples)."""
     rows = spectra.shape[2]
-    return _transform("signal", spectra, spectra.new_empty(rows, samples), rows, samples, length)
+    out = spectra.new_empty(rows, samples)
+    return _transform("signal", spectra, out, rows, samples, length, spectra.stride(0))
 
 
-def _transform(name: str, x: Tensor, out: Tensor, rows: int, samples: int, length: int) -> Tensor:
+def _transform(name: str, x: Tensor, out: Tensor, rows: int, samples: int, length: int, step: int) -> Tensor:
     kernels, lanes = library(), status().lanes
     assert kernels is not None
     run = getattr(kernels, f"centaurus_{name}")
-    arguments = [x.data_ptr(), out.data_ptr(), _roots(length).data_ptr(), rows, samples, length]
+    arguments = [x.data_ptr(), out.data_ptr(), _roots(length).data_ptr(), rows, samples, length, step]
     work = 2.5 * rows * length * math.log2(length)
     _run(_parts(-(-rows // lanes), work), lambda part, first, last: run(*arguments, first, last))
+    return out
+
+
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``a @ b`` of matrices (bins, m, k) and (bins, k, n); rows of b, or of its transpose, are contiguous."""
+    kernels = library()
+    assert kernels is not None
+    (bins, m, k), n = a.shape, b.shape[2]
+    turned = b.stride(2) != 1
+    out = _bins(a, bins, m, n)
+    row = b.stride(2) if turned else b.stride(1)
+    sizes = (ctypes.c_long * 11)(m, k, n, *a.stride(), b.stride(0), row, out.stride(0), n, turned)
+    arguments = [a.data_ptr(), b.data_ptr(), out.data_ptr(), sizes]
+    run = kernels.centaurus_products
+    _run(_parts(bins, float(bins) * m * k * n), lambda part, first, last: run(*arguments, first, last))
     return out
 
 
@@ -194,40 +218,44 @@ class Norm(torch.autograd.Function):
 
 
 class Selective(torch.autograd.Function):
-    """The recurrence of S6: u, Δ (b, i, t), B, C (b, t, n), A, E (i, n) to y (b, i, t); A is positive."""
+    """``SelectiveScan`` of ``kernels/scan.py`` in native code: the recurrence of S6, from a state to a state."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, dt: Tensor, into: Tensor, out_of: Tensor, A: Tensor, E: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, u: Tensor, dt: Tensor, into: Tensor, out_of: Tensor, A: Tensor, E: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
         kernels, lanes = library(), status().lanes
         assert kernels is not None
         ctx.states = A.shape[1]
         more = -A.shape[1] % lanes
-        padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (into, out_of, A, E)]
-        tensors = [x.contiguous() for x in (u, dt, *padded)]
+        padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (into, out_of, A, E, state)]
+        *tensors, last = [x.contiguous() for x in (u, dt, *padded)]
+        last = last.clone()  # the state, which becomes the last
         b, i, t = u.shape
         n = ctx.states + more
         y = torch.empty_like(tensors[0])
         saved = u.new_empty(b, i, -(-t // BLOCK), n) if any(ctx.needs_input_grad) else None
         run = kernels.centaurus_selective_forward
-        arguments = [_at(x) for x in (*tensors, y, saved)]
-        _run(_parts(b * i, 16.0 * u.numel() * n), lambda part, first, last: run(*arguments, i, n, t, first, last))
+        arguments = [_at(x) for x in (*tensors, last, y, saved)]
+        _run(_parts(b * i, 16.0 * u.numel() * n), lambda part, start, stop: run(*arguments, i, n, t, start, stop))
         ctx.save_for_backward(*tensors, *([] if saved is None else [saved]))
-        return y
+        return y, last[..., : ctx.states]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor, last: Tensor) -> tuple[Tensor, ...]:
         *tensors, saved = ctx.saved_tensors
         kernels = library()
         assert kernels is not None
         grad = grad.contiguous()
         b, i, t = grad.shape
         n = saved.shape[-1]
+        carried = torch.nn.functional.pad(last, (0, n - ctx.states)).clone(memory_format=torch.contiguous_format)
         grads = [torch.empty_like(x) for x in tensors[:4]]
         parts = _parts(b, 32.0 * grad.numel() * n)
         sums = torch.zeros(2, len(parts), i, n, dtype=torch.float64)
         run = kernels.centaurus_selective_backward
-        arguments = [_at(x) for x in (*tensors, grad, saved, *grads)]
+        arguments = [_at(x) for x in (*tensors, grad, saved, carried, *grads)]
 
         def call(part: int, first: int, last: int) -> int:
             failed: int = run(*arguments, _at(sums[0, part]), _at(sums[1, part]), i, n, t, first, last)
@@ -236,4 +264,4 @@ class Selective(torch.autograd.Function):
         _run(parts, call)
         dA, dE = (x[:, : ctx.states].to(grad.dtype) for x in sums.sum(1))
         du, ddt, dB, dC = grads
-        return du, ddt, dB[..., : ctx.states], dC[..., : ctx.states], dA, dE
+        return du, ddt, dB[..., : ctx.states], dC[..., : ctx.states], dA, dE, carried[..., : ctx.states]

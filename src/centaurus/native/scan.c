@@ -68,6 +68,27 @@ INLINE void run_two(const vec *u0, const vec *u1, vec *y0, vec *y1, vec *x, cons
   x[0] = r0, x[1] = i0, x[2] = r1, x[3] = i1;
 }
 
+/* Four modes of the same rows. */
+INLINE void run_four(const vec *u, vec *y, vec *x, const vec *c, int n) {
+  vec r[4], i[4];
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; k++) r[k] = x[2 * k], i[k] = x[2 * k + 1];
+  for (int t = 0; t < n; t++) {
+    vec sum = y[t], other = all(0);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+      const vec s = c[4 * k] * r[k] + (u[t] - c[4 * k + 1] * i[k]);
+      i[k] = c[4 * k] * i[k] + c[4 * k + 1] * r[k];
+      r[k] = s;
+      sum += c[4 * k + 2] * r[k];
+      other += c[4 * k + 3] * i[k];
+    }
+    y[t] = sum - other;
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; k++) x[2 * k] = r[k], x[2 * k + 1] = i[k];
+}
+
 INLINE void run_one(const vec *u, vec *y, vec *x, const vec *c, int n) {
   vec r = x[0], i = x[1];
   for (int t = 0; t < n; t++) {
@@ -143,6 +164,7 @@ int centaurus_scan_forward(const float *u, float *y, const float *a, const float
           for (int k = 0; k < LANES; k++) rows[k] = in[0][k] + i * z.b * z.t;
           gather(rows, start, n, u0);
           long m = 0;
+          for (; m + 4 <= z.m; m += 4) run_four(u0, y0, x + 2 * (i * z.m + m), c + 4 * (i * z.m + m), n);
           for (; m + 2 <= z.m; m += 2) run_two(u0, u0, y0, y0, x + 2 * (i * z.m + m), c + 4 * (i * z.m + m), n, 1);
           if (m < z.m) run_one(u0, y0, x + 2 * (i * z.m + m), c + 4 * (i * z.m + m), n);
         }

@@ -3,7 +3,8 @@
 
        X[f] = Σ_t u[t] e^(-2πi f t / n)          y[t] = Re Σ_f X[f] e^(2πi f t / n)          f = 0 … n/2, t < samples
 
-   u and y are (rows, samples), spectra (n/2 + 1, 2, rows), all contiguous; n is even. A vector holds one sample of LANES
+   u and y are (rows, samples), contiguous; spectra (n/2 + 1, 2, rows) with `bin` numbers from one bin to the next, which
+   should not be a power of two: the bins of a row would all fall into the same few lines of the cache. n is even. A vector holds one sample of LANES
    rows, so that a transform of vectors is LANES transforms. Real transforms of n go through complex ones of n/2, whose
    stages (Stockham) read one buffer and write the other. ``roots`` has e^(-2πi k/n), k < n. */
 #include "vector.h"
@@ -126,8 +127,8 @@ INLINE void store_some(float *p, vec x, int n) {
 }
 
 /* Groups first … last of LANES rows. Returns 0, or 1 without memory or for an n that has other factors than 2, 3, 5. */
-int centaurus_spectrum(const float *u, float *out, const float *roots, long rows, long samples, long n, long first,
-                       long last) {
+int centaurus_spectrum(const float *u, float *out, const float *roots, long rows, long samples, long n, long bin,
+                       long first, long last) {
   const long m = n / 2, pairs = samples / 2;
   int radix[STAGES];
   const int count = radices(m, radix), half = 2 * ((samples + 1) / 2) <= m && m % 4 == 0;
@@ -145,17 +146,17 @@ int centaurus_spectrum(const float *u, float *out, const float *roots, long rows
     float *to = out + g * LANES;
     store_some(to, z[0].re + z[0].im, lanes);
     store_some(to + rows, all(0), lanes);
-    store_some(to + 2 * m * rows, z[0].re - z[0].im, lanes);
-    store_some(to + (2 * m + 1) * rows, all(0), lanes);
+    store_some(to + m * bin, z[0].re - z[0].im, lanes);
+    store_some(to + m * bin + rows, all(0), lanes);
     for (long k = 1; k <= m / 2; k++) { /* Z of the even samples and Z of the odd ones, taken apart */
       const pair a = z[k], b = {z[m - k].re, -z[m - k].im};
       const pair even = {all(.5f) * (a.re + b.re), all(.5f) * (a.im + b.im)};
       const pair odd = {all(.5f) * (a.im - b.im), all(.5f) * (b.re - a.re)};
       const pair w = scaled(odd, roots[2 * k], roots[2 * k + 1]);
-      store_some(to + 2 * k * rows, even.re + w.re, lanes);
-      store_some(to + (2 * k + 1) * rows, even.im + w.im, lanes);
-      store_some(to + 2 * (m - k) * rows, even.re - w.re, lanes);
-      store_some(to + (2 * (m - k) + 1) * rows, w.im - even.im, lanes);
+      store_some(to + k * bin, even.re + w.re, lanes);
+      store_some(to + k * bin + rows, even.im + w.im, lanes);
+      store_some(to + (m - k) * bin, even.re - w.re, lanes);
+      store_some(to + (m - k) * bin + rows, w.im - even.im, lanes);
     }
   }
   free(x), free(y);
@@ -163,7 +164,7 @@ int centaurus_spectrum(const float *u, float *out, const float *roots, long rows
 }
 
 /* The adjoint, likewise. */
-int centaurus_signal(const float *in, float *y, const float *roots, long rows, long samples, long n, long first,
+int centaurus_signal(const float *in, float *y, const float *roots, long rows, long samples, long n, long bin, long first,
                      long last) {
   const long m = n / 2;
   int radix[STAGES];
@@ -173,11 +174,12 @@ int centaurus_signal(const float *in, float *y, const float *roots, long rows, l
   for (long g = first; g < last && !failed; g++) {
     const int lanes = rows - g * LANES < LANES ? (int)(rows - g * LANES) : LANES;
     const float *from = in + g * LANES;
-    const vec low = load_lanes(from, lanes), high = load_lanes(from + 2 * m * rows, lanes);
+    const vec low = load_lanes(from, lanes), high = load_lanes(from + m * bin, lanes);
     x[0] = (pair){low + high, low - high};
     for (long k = 1; k <= m / 2; k++) {
-      const pair a = {load_lanes(from + 2 * k * rows, lanes), load_lanes(from + (2 * k + 1) * rows, lanes)};
-      const pair b = {load_lanes(from + 2 * (m - k) * rows, lanes), -load_lanes(from + (2 * (m - k) + 1) * rows, lanes)};
+      const float *low_bin = from + k * bin, *high_bin = from + (m - k) * bin;
+      const pair a = {load_lanes(low_bin, lanes), load_lanes(low_bin + rows, lanes)};
+      const pair b = {load_lanes(high_bin, lanes), -load_lanes(high_bin + rows, lanes)};
       const pair even = {all(.5f) * (a.re + b.re), all(.5f) * (a.im + b.im)};
       const pair odd = scaled(difference(a, b), .5f * roots[2 * k], -.5f * roots[2 * k + 1]);
       x[k] = (pair){even.re - odd.im, even.im + odd.re};

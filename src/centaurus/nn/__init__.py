@@ -1,7 +1,20 @@
 """Layers that train whole and stream piece by piece, and the containers and blocks that compose them."""
 
-from centaurus.nn.blocks import Activation, Block, Gated, conv_module, feed_forward, with_conv
-from centaurus.nn.containers import Composite, Counts, Leveled, Part
+from centaurus.layer import Counts, Layer, State, reset
+from centaurus.nn.containers import (
+    Activation,
+    Block,
+    Composite,
+    Gated,
+    Hourglass,
+    Leveled,
+    Part,
+    Residual,
+    Serial,
+    conv_module,
+    feed_forward,
+    with_conv,
+)
 from centaurus.nn.layers import (
     AvgPool,
     CausalConv,
@@ -18,7 +31,7 @@ from centaurus.nn.layers import (
     WindowedMean,
 )
 from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
-from centaurus.nn.stream import Hourglass, Layer, Residual, Serial, State, Stream, reset
+from centaurus.nn.stream import Stream
 
 __all__ = [
     "Activation",

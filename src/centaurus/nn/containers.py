@@ -1,12 +1,12 @@
-"""Layers made of layers: in series, residual, hourglass, and normalised to the level of the signal.
+"""Layers made of layers: in series, residual, hourglass, normalised to a level, and the blocks of the networks.
 
 Each derives its own hop, ratio and delay, so that skips are aligned by construction and any composition streams.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from fractions import Fraction
 from math import exp, lcm, log
 from typing import Any, NamedTuple, cast
@@ -14,17 +14,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from centaurus.layer import Layer, State
+from centaurus.layer import Counts, Layer, State, check_layer
+from centaurus.nn.layers import CausalConv, Dropout1d, LayerNorm, Pointwise, SiLU
 
 FLOOR = 1e-5  # -100 dBFS: the lowest level; quieter signals are not amplified further
 FEW_HOPS = 16  # up to here the level is a chain of maxima, beyond it one cumulative maximum
-
-
-class Counts(NamedTuple):
-    """Parameters, and FLOPs per input frame, as the paper counts them: no biases, norms or activations."""
-
-    parameters: int = 0
-    flops: int | Fraction = 0
 
 
 class Part(NamedTuple):
@@ -42,9 +36,12 @@ class Composite(Layer):
 
     cost: Counts = Counts()
 
-    @abstractmethod
     def parts(self) -> list[Part]:
-        """Return the layers inside, in the order they run."""
+        """Return the layers inside, in the order they run: by default every layer that is an attribute, at one rate."""
+        return [Part(name, x, Fraction(1)) for name, x in self.named_children() if isinstance(x, Layer)]
+
+    def init_state(self, batch: int) -> State:
+        return tuple(part.layer.init_state(batch) for part in self.parts())
 
 
 def chain(layers: Iterable[Layer]) -> tuple[int, Fraction]:
@@ -72,20 +69,10 @@ def named(layers: tuple[Layer | Mapping[str, Layer] | Iterable[Layer], ...]) -> 
         members = layers[0]
     by_name = dict(members) if isinstance(members, Mapping) else {str(k): layer for k, layer in enumerate(members)}
     for name, layer in by_name.items():
-        if not isinstance(layer, Layer):
-            raise TypeError(f"layer {name!r} should be a centaurus layer, got {type(layer).__name__}{_advice(layer)}")
+        check_layer(layer, f"layer {name!r} should be a centaurus layer")
         if not isinstance(name, str) or (not name.isidentifier() and not name.isdecimal()) or hasattr(Layer, name):
             raise ValueError(f"{name!r} cannot be the name of a layer: use letters, digits and underscores")
     return by_name
-
-
-def _advice(layer: object) -> str:
-    """Return what to use instead of a torch module."""
-    if isinstance(layer, nn.Sequential | nn.ModuleList):
-        return ": pass its layers to Serial"
-    if isinstance(layer, nn.Linear):
-        return f": use Pointwise({layer.in_features}, {layer.out_features}), which acts on the channels of every frame"
-    return ": a torch module without memory goes into Lift(module)" if isinstance(layer, nn.Module) else ""
 
 
 def inner(state: State | None, count: int) -> tuple[State | None, ...]:
@@ -122,9 +109,6 @@ class Serial(Composite):
             ratio *= layer.ratio
         return parts
 
-    def init_state(self, batch: int) -> State:
-        return tuple(layer.init_state(batch) for layer in self.layers())
-
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         after = []
         for layer, before in zip(self.layers(), inner(state, len(self._names)), strict=True):
@@ -138,8 +122,10 @@ class Residual(Composite):
 
     def __init__(self, body: Layer, skip: Layer | None = None) -> None:
         super().__init__()
-        self.body = body
-        self.skip = Serial() if skip is None else skip
+        skip = Serial() if skip is None else skip
+        check_layer(body, "the body of Residual should be a centaurus layer")
+        check_layer(skip, "the skip of Residual should be a centaurus layer")
+        self.body, self.skip = body, skip
         if self.body.ratio != self.skip.ratio:
             raise ValueError(f"body and skip should have the same ratio, got {self.body.ratio} and {self.skip.ratio}")
         if self.body.delay != self.skip.delay:
@@ -149,15 +135,6 @@ class Residual(Composite):
             )
         self.hop, self.ratio = lcm(self.body.hop, self.skip.hop), self.body.ratio
         self.delay = self.body.delay
-
-    def arguments(self) -> dict[str, Any]:
-        return {"body": self.body, "skip": self.skip}
-
-    def parts(self) -> list[Part]:
-        return [Part("body", self.body, Fraction(1)), Part("skip", self.skip, Fraction(1))]
-
-    def init_state(self, batch: int) -> State:
-        return self.body.init_state(batch), self.skip.init_state(batch)
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         first, second = inner(state, 2)
@@ -190,24 +167,9 @@ class Hourglass(Composite):
         hop, self.ratio = chain((encode, down, inside, up, decode))
         self.hop = lcm(hop, chain((encode, decode))[0])
 
-    def arguments(self) -> dict[str, Any]:
-        return {
-            "encode": self.encode,
-            "down": self.down,
-            "inside": self.inside,
-            "up": self.up,
-            "decode": self.decode,
-        }
-
     def parts(self) -> list[Part]:
-        names = ("encode", "down", "inside", "up", "decode")
-        layers = (self.encode, self.down, self.inside, self.up, self.decode)
-        low = self.down.ratio
-        ratios = (Fraction(1), Fraction(1), low, low * self.inside.ratio, Fraction(1))
-        return [Part(*row) for row in zip(names, layers, ratios, strict=True)]
-
-    def init_state(self, batch: int) -> State:
-        return tuple(part.layer.init_state(batch) for part in self.parts())
+        ratios = {"inside": self.down.ratio, "up": self.down.ratio * self.inside.ratio}
+        return [part._replace(ratio=ratios.get(part.name, part.ratio)) for part in super().parts()]
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         encode, down, inside, up, decode = inner(state, 5)
@@ -244,12 +206,6 @@ class Leveled(Composite):
         self.release, self.decay = release, exp(-1 / release)
         self.register_buffer("like", torch.empty(0), persistent=False)
 
-    def arguments(self) -> dict[str, Any]:
-        return {"body": self.body, "release": self.release, "kept": self.kept}
-
-    def parts(self) -> list[Part]:
-        return [Part("body", self.body, Fraction(1))]
-
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, 1), self.body.init_state(batch)
 
@@ -265,7 +221,7 @@ class Leveled(Composite):
 
 
 def follow(x: Tensor, decay: float, past: Tensor | None) -> Tensor:
-    """y[t] = max(x[t], decay · y[t-1]) along the last axis, for positive x."""
+    """Return y[t] = max(x[t], decay · y[t-1]) along the last axis, for positive x."""
     start = torch.zeros_like(x[..., :1]) if past is None else past
     if x.shape[-1] <= FEW_HOPS:
         levels = [start]
@@ -276,3 +232,130 @@ def follow(x: Tensor, decay: float, past: Tensor | None) -> Tensor:
     x = torch.cat([first, x[..., 1:]], dim=-1)
     age = torch.arange(x.shape[-1], device=x.device, dtype=torch.float64) * log(decay)
     return ((x.double().log() - age).cummax(-1).values + age).exp().to(x.dtype)
+
+
+class Activation(Enum):
+    """The place of a block's SiLU: after the skip is added, before it, or none."""
+
+    AFTER_SKIP = "after skip"
+    BEFORE_SKIP = "before skip"
+    NONE = "none"
+
+
+class Block(Composite):
+    """The Centaurus block: [causal conv →] SSM → LayerNorm → dropout → + skip → SiLU → [resampling].
+
+    ``skip`` is ``Serial()`` for the identity, a ``Pointwise`` for a projection, ``None`` for no skip at all.
+    """
+
+    def __init__(
+        self,
+        body: Layer,
+        channels: int,
+        skip: Layer | None = None,
+        dropout: float = 0.0,
+        activation: Activation = Activation.AFTER_SKIP,
+        resample: Layer | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.norm = LayerNorm(channels)
+        self.dropout = Dropout1d(dropout)
+        self.skip = skip
+        self.activation = activation
+        self.resample = Serial() if resample is None else resample
+        inside = body if skip is None else Residual(body, skip)
+        if inside.hop != 1 or inside.ratio != 1:
+            raise ValueError(
+                f"body and skip of a block should have hop 1 and ratio 1, got hop {inside.hop}, ratio {inside.ratio}"
+            )
+        self.hop, self.ratio = self.resample.hop, self.resample.ratio
+        self.delay = inside.delay + self.resample.delay
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "body": self.body,
+            "channels": self.norm.channels,
+            "skip": self.skip,
+            "dropout": self.dropout.probability,
+            "activation": self.activation,
+            "resample": self.resample,
+        }
+
+    def init_state(self, batch: int) -> State:
+        skip = () if self.skip is None else self.skip.init_state(batch)
+        return self.body.init_state(batch), skip, self.resample.init_state(batch)
+
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        body, skip, resample = inner(state, 3)
+        y, body = self.body.run(u, body, keep)
+        x, skip = (None, ()) if self.skip is None else self.skip.run(u, skip, keep)
+        early = self.activation is Activation.BEFORE_SKIP
+        before, after = (None, x) if early else (x, None)
+        y = self.norm.join(y, self.dropout.mask(y), before, after, self.activation is not Activation.NONE)
+        y, resample = self.resample.run(y, resample, keep)
+        return y, (body, skip, resample)
+
+
+def with_conv(ssm: Layer, channels: int, kernel: int = 4) -> Serial:
+    """Return a causal depthwise convolution followed by a state-space layer."""
+    return Serial({"conv": CausalConv(channels, kernel), "ssm": ssm})
+
+
+def feed_forward(channels: int) -> Residual:
+    """Return the residual FFN module: two 1×1 layers and a SiLU between them, without expansion."""
+    return Residual(
+        Serial({"first": Pointwise(channels, channels), "silu": SiLU(), "second": Pointwise(channels, channels)})
+    )
+
+
+def conv_module(channels: int, kernel: int = 4, expansion: int = 2) -> Residual:
+    """Return the residual Conformer-like module: 1×1 up, norm, causal depthwise convolution, 1×1 down."""
+    wide = channels * expansion
+    return Residual(
+        Serial(
+            {
+                "first": Pointwise(channels, wide),
+                "norm": LayerNorm(wide, activate=True),
+                "conv": CausalConv(wide, kernel),
+                "silu": SiLU(),
+                "second": Pointwise(wide, channels),
+            }
+        )
+    )
+
+
+class Gated(Composite):
+    """The Mamba macro-block around any state-space layer of ``width`` channels.
+
+    Two projections of the normalised input: one goes through a causal convolution, SiLU and the layer, with ``D`` as
+    its feedthrough; the other is the gate. The result is projected back and added to the input.
+    """
+
+    def __init__(self, channels: int, width: int, ssm: Layer, kernel: int = 4) -> None:
+        super().__init__()
+        if ssm.hop != 1 or ssm.ratio != 1 or ssm.delay:
+            raise ValueError(
+                f"the layer of a gated block should have hop 1, ratio 1 and delay 0, "
+                f"got hop {ssm.hop}, ratio {ssm.ratio} and delay {ssm.delay}"
+            )
+        self.channels, self.width, self.kernel = channels, width, kernel
+        self.norm = LayerNorm(channels)
+        self.into = Pointwise(channels, 2 * width, bias=False)
+        self.conv = Serial({"taps": CausalConv(width, kernel), "silu": SiLU()})
+        self.ssm = ssm
+        self.D = nn.Parameter(torch.ones(width, 1))
+        self.out = Pointwise(width, channels, bias=False)
+        self.cost = Counts(flops=width)  # the gate's product
+
+    def init_state(self, batch: int) -> State:
+        return self.conv.init_state(batch), self.ssm.init_state(batch)
+
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        conv, ssm = inner(state, 2)
+        wide, _ = self.into.run(self.norm.run(u, None, keep)[0], None, keep)
+        x, gate = wide.split(self.width, dim=1)
+        x, conv = self.conv.run(x, conv, keep)
+        y, ssm = self.ssm.run(x, ssm, keep)
+        y, _ = self.out.run((y + self.D * x) * nn.functional.silu(gate), None, keep)
+        return u + y, (conv, ssm)

@@ -51,7 +51,7 @@ def _plain(
     after: Tensor | None,
     activate: bool,
 ) -> Tensor:
-    """The same, op by op: the reference of the fused form, and the form that is exported."""
+    """Return the same as ``finish``, op by op: the reference of the fused form."""
     y = torch.nn.functional.layer_norm(u.transpose(1, 2), weight.shape, weight, bias, EPS).transpose(1, 2)
     y = y if scale is None else y * scale
     y = y if before is None else y + before

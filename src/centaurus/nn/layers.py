@@ -12,8 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from centaurus.layer import Layer, State, check_channels, state_tensors
-from centaurus.nn.containers import Counts
+from centaurus.kernels.precision import projected
+from centaurus.layer import Counts, Layer, State, check_channels, state_tensors
 from centaurus.nn.fused import finish, taps
 from centaurus.ssm.kernel import kaiming_uniform
 
@@ -81,8 +81,7 @@ class Pointwise(Stateless):
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("Pointwise", u, self.weight.shape[1])
         x = flat(u)
-        y = self.weight @ x if self.bias is None else torch.addmm(self.bias, self.weight, x)
-        return unflat(y, u.shape[0]), ()
+        return unflat(projected(self.weight, x, self.bias), u.shape[0]), ()
 
 
 class Down(Stateless):
@@ -109,8 +108,7 @@ class Down(Stateless):
         check_channels("Down", u, i)
         x = flat(u).view(i, -1, r).transpose(1, 2).reshape(i * r, -1)  # i r, b t
         weight = self.weight.flatten(1)
-        y = weight @ x if self.bias is None else torch.addmm(self.bias, weight, x)
-        return unflat(y, u.shape[0]), ()
+        return unflat(projected(weight, x, self.bias), u.shape[0]), ()
 
 
 class Up(Stateless):
@@ -137,7 +135,7 @@ class Up(Stateless):
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         i, o, r = self.weight.shape
         check_channels("Up", u, i)
-        y = self.weight.flatten(1).t() @ flat(u)  # o r, b t
+        y = projected(self.weight.flatten(1).t(), flat(u))  # o r, b t
         return unflat(y.view(o, r, -1).transpose(1, 2).reshape(o, -1), u.shape[0]), ()
 
 
@@ -160,9 +158,6 @@ class AvgPool(Stateless):
 class SiLU(Stateless):
     """SiLU, x · sigmoid(x)."""
 
-    def arguments(self) -> dict[str, Any]:
-        return {}
-
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return nn.functional.silu(u), ()
 
@@ -175,9 +170,6 @@ class Dropout1d(Stateless):
         if not 0 <= probability < 1:
             raise ValueError(f"the dropout probability should be from 0 to below 1, got {probability}")
         self.probability = probability
-
-    def arguments(self) -> dict[str, Any]:
-        return {"probability": self.probability}
 
     def mask(self, u: Tensor) -> Tensor | None:
         """Return the factor (b, c, 1) of each channel, or None when nothing is dropped."""
@@ -200,9 +192,6 @@ class LayerNorm(Stateless):
         self.channels, self.activate = channels, activate
         self.weight = nn.Parameter(torch.ones(channels)) if channels > 1 else None
         self.bias = nn.Parameter(torch.zeros(channels)) if channels > 1 else None
-
-    def arguments(self) -> dict[str, Any]:
-        return {"channels": self.channels, "activate": self.activate}
 
     def join(
         self, u: Tensor, scale: Tensor | None, before: Tensor | None, after: Tensor | None, activate: bool
@@ -242,9 +231,6 @@ class Lift(Stateless):
         if isinstance(module, nn.Conv1d):
             products = module.in_channels * module.out_channels
             self.cost = Counts(products, 2 * products)
-
-    def arguments(self) -> dict[str, Any]:
-        return {"module": self.module}
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         y = self.module(u)
@@ -337,9 +323,6 @@ class Delay(Remembering):
 class RunningMean(Remembering):
     """The mean of all frames so far, at every frame; the state is that mean and the number of frames."""
 
-    def arguments(self) -> dict[str, Any]:
-        return {"channels": self.channels}
-
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, 1), self.like.new_zeros(batch, 1, 1)
 
@@ -359,9 +342,6 @@ class WindowedMean(Remembering):
         super().__init__(channels)
         at_least_one(window=window)
         self.window = window
-
-    def arguments(self) -> dict[str, Any]:
-        return {"channels": self.channels, "window": self.window}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, self.window - 1), self.like.new_zeros(batch, 1, 1)
@@ -384,9 +364,6 @@ class DCBlock(Remembering):
         if not 0 < pole < 1:
             raise ValueError(f"the pole of a DC blocker should be between 0 and 1, got {pole}")
         self.pole = pole
-
-    def arguments(self) -> dict[str, Any]:
-        return {"channels": self.channels, "pole": self.pole}
 
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, self.channels, 1)

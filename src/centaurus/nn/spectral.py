@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from centaurus.layer import Layer, State, check_channels
-from centaurus.nn.containers import Composite, Counts, Part, Serial, inner
+from centaurus.layer import Counts, Layer, State, check_channels, state_tensors
+from centaurus.nn.containers import Composite, Part, Serial, inner
 from centaurus.nn.layers import Delay, Remembering, at_least_one, history, leaky_sum
 
 POWER, RELEASE, LOWEST = 0.3, 375.0, 2  # exponent of magnitudes; 3 s of 125 frames a second; below it lie DC and rumble
@@ -284,35 +284,70 @@ class Mask(Composite):
 
     ``body`` takes the spectra and gives the real and imaginary parts (2 · bins channels) of a complex mask less one:
     a body that gives zeros leaves the spectra unchanged. The spectra are delayed by the delay of the body.
+
+    With ``taps`` above 1 the lowest ``low`` bins are filtered over time: after the mask the body gives, for the frame
+    before, the one before that and so on, real parts and then imaginary parts (2 · low channels a frame) of what these
+    frames are multiplied by; the products are added.
     """
 
-    def __init__(self, body: Layer, bins: int = 257) -> None:
+    def __init__(self, body: Layer, bins: int = 257, taps: int = 1, low: int = 0) -> None:
         super().__init__()
         if body.ratio != 1 or body.delay.denominator != 1:
             raise ValueError(
                 f"the body of a mask should have ratio 1 and a delay of whole frames, "
                 f"got ratio {body.ratio} and delay {body.delay}"
             )
-        self.body, self.bins = body, bins
+        at_least_one(bins=bins, taps=taps)
+        if not (0 < low <= bins if taps > 1 else low == 0):
+            raise ValueError(f"a mask of {taps} taps should have low from 1 to {bins} (0 for one tap), got {low}")
+        self.body, self.bins, self.taps, self.low = body, bins, taps, low
         self.wait = Delay(2 * bins, int(body.delay)) if body.delay else Serial()
         self.hop, self.delay = body.hop, body.delay
-        self.cost = Counts(flops=8 * bins)
+        self.cost = Counts(flops=8 * (bins + (taps - 1) * low))
+
+    @property
+    def mask_channels(self) -> int:
+        """How many channels the body gives."""
+        return 2 * (self.bins + (self.taps - 1) * self.low)
 
     def arguments(self) -> dict[str, Any]:
-        return {"body": self.body, "bins": self.bins}
+        several = {"taps": self.taps, "low": self.low} if self.taps > 1 else {}
+        return {"body": self.body, "bins": self.bins} | several
 
     def parts(self) -> list[Part]:
         return [Part("body", self.body, Fraction(1)), Part("wait", self.wait, Fraction(1))]
 
     def init_state(self, batch: int) -> State:
-        return self.body.init_state(batch), self.wait.init_state(batch)
+        inside = self.body.init_state(batch), self.wait.init_state(batch)
+        return (*inside, self._no_past(batch)) if self.taps > 1 else inside
+
+    def _no_past(self, batch: int) -> Tensor:
+        like = next(self.body.parameters(), torch.empty(0))
+        return like.new_zeros(batch, 2 * self.low, self.taps - 1)
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("Mask", u, 2 * self.bins)
-        first, second = inner(state, 2)
+        first, second, *rest = inner(state, 2 if self.taps == 1 else 3)
         mask, first = self.body.run(u, first, keep)
-        check_channels("Mask's product", mask, 2 * self.bins)
+        check_channels("Mask's product", mask, self.mask_channels)
         u, second = self.wait.run(u, second, keep)
         re, im = u[:, : self.bins], u[:, self.bins :]
-        a, b = mask[:, : self.bins], mask[:, self.bins :]
-        return u + torch.cat([a * re - b * im, a * im + b * re], dim=1), (first, second)
+        a, b = mask[:, : self.bins], mask[:, self.bins : 2 * self.bins]
+        y = u + torch.cat([a * re - b * im, a * im + b * re], dim=1)
+        if self.taps == 1:
+            return y, (first, second)
+        (past,) = state_tensors(self._no_past(len(u)) if rest[0] is None else rest[0])
+        x = torch.cat([past.to(u.dtype), torch.cat([re[:, : self.low], im[:, : self.low]], dim=1)], dim=-1)
+        added = self._earlier_frames(x, mask[:, 2 * self.bins :])
+        more = torch.nn.functional.pad(added, (0, 0, 0, self.bins - self.low)).flatten(1, 2)
+        return y + more, (first, second, x[..., u.shape[-1] :].clone() if keep else ())
+
+    def _earlier_frames(self, x: Tensor, factors: Tensor) -> Tensor:
+        """Sum the products of earlier frames: x (b, 2 · low, taps - 1 + k), factors by tap, to (b, 2, low, k)."""
+        total, frames = x.new_zeros(()), factors.shape[-1]
+        for age, factor in enumerate(factors.chunk(self.taps - 1, dim=1), start=1):
+            start = self.taps - 1 - age
+            re, im = x[..., start : start + frames].chunk(2, dim=1)
+            a, b = factor.chunk(2, dim=1)
+            total = total + torch.stack([a * re - b * im, a * im + b * re], dim=1)
+        return total

@@ -12,10 +12,7 @@ from safetensors.torch import save as save_bytes
 from torch import Tensor
 
 from centaurus.kernels.cache import Store, held
-from centaurus.layer import Layer, State, check_state, map_state, reset, state_tensors
-from centaurus.nn.containers import Hourglass, Residual, Serial
-
-__all__ = ["Hourglass", "Layer", "Residual", "Serial", "State", "Stream", "reset"]
+from centaurus.layer import Layer, State, check_state, check_tensor, map_state, reset, state_tensors
 
 KIND, VERSION = "centaurus-stream", 1
 
@@ -134,6 +131,7 @@ class Stream:
         return [int(n) for n in counts]
 
     def _check(self, piece: Tensor) -> None:
+        check_tensor("a stream", piece)
         if piece.dim() != 3 or piece.shape[0] != self.batch:
             raise ValueError(f"this stream takes ({self.batch}, channels, time) pieces, got shape {tuple(piece.shape)}")
         if self._rest is not None and piece.shape[1] != self._rest.shape[1]:

@@ -12,13 +12,10 @@ import numpy as np
 from centaurus.data import Clip, Corpus, Index, Utterances, open_index, recognise, without_leaks
 from centaurus.models import Recognizer, RecognizerTable, Row, SpotterTable, recognizer
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK, RECOGNIZERS
-from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
-from centaurus.train.config import nearest
-from centaurus.train.loader import Examples, Item
-from centaurus.train.loop import Data
+from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
+from centaurus.train.loop import Data, Examples, Item
 from centaurus.train.objectives import Recognise, text_bytes
-from centaurus.train.teachers import Precomputed, Wav2Vec2
-from centaurus.train.tokens import Tokens, characters, read_tokens
+from centaurus.train.targets import Precomputed, Tokens, Wav2Vec2, characters, read_tokens
 
 SMALL = RecognizerTable(
     backbone=(Row("full", 160, 128, 16), Row("pointwise", 2, 160, 192), Row("pointwise", 1, 160, 192, times=2)),
@@ -48,7 +45,7 @@ class RecognitionSettings(Reading):
     mls: str = ""
     """A folder of Multilingual LibriSpeech to add."""
     mls_share: float = 0.01
-    """Share of mls that every epoch draws anew."""
+    """Share of mls that is drawn for every epoch."""
     length: int = 327_680
     """Samples of the longest utterance."""
     leak_limit: float = 0.5
@@ -56,7 +53,7 @@ class RecognitionSettings(Reading):
 
 
 def configure(preset: Preset = "paper") -> RecognitionSettings:
-    """The paper: 100 epochs at 0.02 with decay 0.1, a hundredth of warm-up, 32 rows on each of 8 devices.
+    """Return a preset. The paper: 100 epochs at 0.02, decay 0.1, 1 % of warm-up, 32 rows on each of 8 devices.
 
     ``ours`` has a DC blocker in front and averages the weights.
     """
@@ -82,7 +79,7 @@ def configure(preset: Preset = "paper") -> RecognitionSettings:
 
 
 def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
-    """Utterances with their texts; those whose text resembles one that is validated or tested on are left out."""
+    """Return utterances with their texts and the network; texts that resemble a held-out one are left out."""
     opened = settings.find(folder, kinds=("speech",))
     spoken = settings.read(opened.of(clip for clip in opened if clip.labels.get("transcript")))
     held = [clip for clip in spoken if clip.labels["split"] != "train"]
@@ -113,7 +110,7 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
 
 
 def _more_readings(settings: RecognitionSettings, held: Sequence[Clip]) -> tuple[Corpus | Index, int]:
-    """The training readings of ``mls`` without leaks, and how many there were.
+    """Return the training readings of ``mls`` without leaks, and the number of leaks.
 
     In the layout of Multilingual LibriSpeech they may be millions: an index is built once and shared.
     """
@@ -154,7 +151,7 @@ class Encode:
 
 
 def _objective(settings: RecognitionSettings, tokens: Tokens, train: Utterances) -> tuple[Recognise, Examples]:
-    """The losses with their teacher, and the training examples, with its logits if they were computed before."""
+    """Return the losses with their teacher, and the training examples, with its logits if they were computed before."""
     distils = "distillation" in settings.losses
     if distils != bool(settings.teacher):
         raise ValueError(
@@ -174,15 +171,15 @@ class Taught:
         self.rows, self.teacher = rows, teacher
 
     def size(self) -> int:
-        """Rows in an epoch."""
+        """Return the number of rows in an epoch."""
         return self.rows.size()
 
     def draw(self, epoch: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """The rows of an epoch."""
+        """Return the rows of an epoch, in order."""
         return self.rows.draw(epoch, rng)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """A row with ``teacher`` (characters, frames)."""
+        """Return a row with ``teacher`` (characters, frames)."""
         item = self.rows.example(index, rng)
         number, row = self.rows.row(index)
         corpus = self.rows.corpora[number][0]
@@ -195,10 +192,8 @@ class Taught:
 def network(
     settings: RecognitionSettings, tokens: Tokens, tables: Mapping[str, RecognizerTable | SpotterTable] = TABLES
 ) -> Recognizer:
-    """The table for this vocabulary."""
-    if settings.network not in tables:
-        raise ValueError(f"there is no network {settings.network!r} for speech{nearest(settings.network, tables)}")
-    table = tables[settings.network]
+    """Return the network of the settings' table for this vocabulary."""
+    table = table_named(settings.network, tables, "speech")
     if settings.dc_block and isinstance(table, RecognizerTable):  # mel bands leave out the lowest frequencies
         table = replace(table, backbone=(Row(DC_BLOCK), *table.backbone))
     kept = {"sample_rate": settings.rate, "tokens": list(tokens.names)}

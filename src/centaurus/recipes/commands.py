@@ -13,7 +13,7 @@ from centaurus.recipes.kws import held_out, noise_of, tune_blocks
 from centaurus.recipes.recipe import Prepared, Preset, Recipe, hours
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Recognise
-from centaurus.train.tokens import read_tokens
+from centaurus.train.targets import read_tokens
 
 # Seven blocks on mel frames like the four of kws-30, with a wider FFN, 32 ms a frame.
 SPOTTER = CLASSIFIERS["kws-mel"]
@@ -68,13 +68,13 @@ class CommandSettings(RecognitionSettings):
 
 
 def configure(preset: Preset = "ours") -> CommandSettings:
-    """A network for two cores, which is not in the paper; the small one sees fewer phrases."""
+    """Return a preset for two cores, which is not in the paper; ``small`` sees fewer phrases."""
     whole = CommandSettings(epochs=40, lr=4e-3, decay=0.05, warmup=0.05, batch=8, dc_block=True, validation_items=200)
     return replace(whole, epochs=2, validations=8, workers=1, ema=0.995) if preset == "small" else whole
 
 
 def prepare(settings: CommandSettings, folder: Path) -> Prepared:
-    """Phrases of words of the training speakers, and fixed ones of the others."""
+    """Return phrases of words of the training speakers, fixed phrases of the others, and the network."""
     corpus = settings.find(folder, ("train", "val"))
     words = held_out(settings.read(corpus.where(kind="word")))
     noise = settings.read((settings.find(settings.noise) if settings.noise else corpus).where(kind="noise"))

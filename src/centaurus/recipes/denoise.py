@@ -10,8 +10,7 @@ from centaurus.data import Corpus, Mixing, Mixtures, Pairs
 from centaurus.data.examples.rows import READINGS
 from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
 from centaurus.models.tables import DC_BLOCK, DENOISERS
-from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
-from centaurus.train.config import nearest
+from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Clean
 
@@ -82,7 +81,7 @@ class DenoiseSettings(Reading):
 
 
 def configure(preset: Preset = "paper") -> DenoiseSettings:
-    """The paper: 500 epochs at 0.005 with decay 0.02, a hundredth of warm-up, batches of 192 rows of 2^17 samples.
+    """Return a preset. The paper: 500 epochs at 0.005, decay 0.02, 1 % of warm-up, batches of 192 rows of 2^17 samples.
 
     Its clean speech is VCTK and LibriVox of DNS4. ``ours`` is the spectral network with the losses and the
     optimiser of the denoiser that ships (scripts/denoise_16k.py).
@@ -102,7 +101,7 @@ def configure(preset: Preset = "paper") -> DenoiseSettings:
 
 
 def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
-    """Speech and noise of a folder to be mixed; or its pairs, if it has no noise of its own."""
+    """Return mixtures of a folder's speech and noise, or its pairs if it has no noise, and the network."""
     kinds = ("speech", "noise", "noisy", "clean")
     corpus = settings.find(folder, ("train", "val"), kinds)
     names = ("speech", "noise") if corpus.where(kind="noise").clips else ("noisy", "clean")
@@ -120,7 +119,7 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
 
 
 def _of_sets(sounds: Corpus, sets: str) -> Corpus:
-    """Without the clean speech of other sets; what is not speech to be mixed stays."""
+    """Return the sounds without the clean speech of other sets; what is not speech to be mixed stays."""
     chosen = {name.strip() for name in sets.split(",") if name.strip()}
     there = {clip.labels.get("set", "") for clip in sounds if clip.labels["kind"] == "speech"}
     if chosen == {"all"} or not there:
@@ -134,7 +133,7 @@ def _of_sets(sounds: Corpus, sets: str) -> Corpus:
 
 
 def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str) -> Mixtures | Pairs:
-    """Training examples, or validation examples: the same every time, and nothing masked."""
+    """Return training examples, or validation examples: the same every time, and nothing masked."""
     learning = split == "train"
     if not mixed:
         return Pairs(sounds, settings.length if learning else None)
@@ -161,10 +160,8 @@ def _level(settings: DenoiseSettings) -> tuple[float, float]:
 
 
 def network(settings: DenoiseSettings) -> Denoiser:
-    """The table, with a DC blocker before it and a common level inside where that is wanted."""
-    if settings.network not in TABLES:
-        raise ValueError(f"there is no network {settings.network!r} for denoising{nearest(settings.network, TABLES)}")
-    table = TABLES[settings.network]
+    """Return the network, with a DC blocker before it and a common level inside if the settings ask for them."""
+    table = table_named(settings.network, TABLES, "denoising")
     if isinstance(table, DenoiserTable):  # a spectral front end needs neither
         table = replace(table, level=settings.level)
         table = replace(table, encoder=(Row(DC_BLOCK), *table.encoder)) if settings.dc_block else table

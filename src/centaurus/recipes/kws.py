@@ -14,17 +14,19 @@ from centaurus.models import Classifier, ClassifierTable, Row, classifier
 from centaurus.models.network import Network
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
 from centaurus.nn import Block
-from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours
+from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
 from centaurus.ssm import SSM
-from centaurus.train.config import nearest
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Classify
-from centaurus.train.teachers import answers_of
+from centaurus.train.targets import answers_of
 
 SMALL = ClassifierTable(
     (Row("full", 16, 4, 8), Row("full", 4, 24, 4), Row("pointwise", 2, 64, 64), Row("pointwise", 2, 96, 96))
 )
 TABLES = {"small": SMALL, **CLASSIFIERS}
+LOWEST, HIGHEST = 60.0, 6000.0  # Hz, the band of speech, for the first block
+SLOWEST = 3.0  # Hz, the lowest frequency of later blocks: the rate of syllables
+TOP = 0.4  # the highest frequency of a block, as a share of its rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class KeywordSettings(Reading):
     losses: str = "cross_entropy:1"
     """Losses with their weights, such as cross_entropy:1, taught:1."""
     teacher: str = ""
-    """A model of the same classes whose outputs are learnt as well, by the loss taught."""
+    """A model of the same classes for distillation, by the loss taught."""
     seconds: float = 1.0
     """Length of a word."""
     before: float = 1.0
@@ -73,7 +75,7 @@ class KeywordSettings(Reading):
 
 
 def configure(preset: Preset = "paper") -> KeywordSettings:
-    """The paper: 200 epochs at 0.01 with decay 0.05, a tenth of warm-up, batches of 512 clips of one second.
+    """Return a preset. The paper: 200 epochs at 0.01, decay 0.05, 10 % of warm-up, batches of 512 clips of one second.
 
     Clips are not varied, and nothing comes before them. ``ours`` varies them as a stream would, spreads the initial
     modes over the band, and takes Muon and the average of the weights.
@@ -90,7 +92,7 @@ def configure(preset: Preset = "paper") -> KeywordSettings:
 
 
 def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
-    """Words and background noise of a folder, with its official split."""
+    """Return words and background noise of a folder, with its official split, and the network."""
     corpus = settings.find(folder, ("train", "val"))
     elsewhere = settings.find(settings.noise, kinds=("noise",)) if settings.noise else corpus
     noise = settings.read(elsewhere.where(kind="noise"))
@@ -115,10 +117,8 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
 
 
 def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
-    """The table with a mean over as many frames as a word has: over one word, the paper's mean over all of it."""
-    if settings.network not in TABLES:
-        raise ValueError(f"there is no network {settings.network!r} for keywords{nearest(settings.network, TABLES)}")
-    table = replace(TABLES[settings.network], dropout=settings.dropout)
+    """Return the network, with a mean over as many frames as a word has: on one word that is the paper's mean."""
+    table = replace(table_named(settings.network, TABLES, "keywords"), dropout=settings.dropout)
     table = replace(table, blocks=(Row(DC_BLOCK), *table.blocks)) if settings.dc_block else table
     hop = math.prod(row.resample for row in table.blocks)
     window = max(1, round(settings.seconds * settings.rate) // hop)
@@ -133,12 +133,12 @@ def tune_blocks(net: Network, count: int, rate: float) -> None:
     blocks = [block for block in net.modules() if isinstance(block, Block)]
     for k, block in enumerate(blocks[:count]):
         if isinstance(block.body, SSM):
-            block.body.set_band(60.0 if k == 0 else 3.0, min(6000.0, 0.4 * rate), rate)
+            block.body.set_band(LOWEST if k == 0 else SLOWEST, min(HIGHEST, TOP * rate), rate)
         rate /= block.hop
 
 
 def held_out(words: Corpus, every: int = 10) -> Corpus:
-    """The words with a tenth of each in ``val`` where the split has none of it, as in a small folder of one's own."""
+    """Return the words with a tenth of each in ``val`` where the split has none of it, as in a small folder."""
     checked = {clip.labels["word"] for clip in words if clip.labels["split"] == "val"}
     seen: Counter[str] = Counter()
     clips = []
@@ -159,7 +159,7 @@ def _words(text: str) -> int | list[str] | None:
 
 
 def noise_of(noise: Corpus, split: str) -> Corpus:
-    """Its clips of a split; those without one belong to every split."""
+    """Return the clips of a split; those without one belong to every split."""
     return noise.of(clip for clip in noise if clip.labels.get("split", split) == split)
 
 

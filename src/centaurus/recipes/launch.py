@@ -17,17 +17,16 @@ from centaurus.data import recognise
 from centaurus.data.corpus import Changes, fingerprints
 from centaurus.models import ClassifierTable, DenoiserTable, RecognizerTable, SpotterTable, load_network
 from centaurus.models.network import Network
-from centaurus.recipes import RECIPES
+from centaurus.recipes import RECIPES, Prepared
 from centaurus.train.config import BUDGETS, Training, from_data, nearest, override, to_data
-from centaurus.train.log import Watcher, card
 from centaurus.train.loop import check_precision, fit, keep_memory
-from centaurus.train.run import Run, RunError, Standing
+from centaurus.train.run import Run, RunError, Standing, Watcher, card
 
 SHORT = 60  # characters of a list in a message
 
 
 def configure(name: str, preset: str | None = None) -> Training:
-    """The settings of a recipe by its name, as one of its presets has them."""
+    """Return the settings of a preset of a recipe, the first by default."""
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}{nearest(name, RECIPES)}")
     recipe = RECIPES[name]
@@ -38,7 +37,7 @@ def configure(name: str, preset: str | None = None) -> Training:
 
 
 def start(name: str, settings: Training, data: Path, out: Path) -> Run:
-    """A new run folder; of many processes the first makes it."""
+    """Return a new run folder; of many processes the first makes it."""
     recognise(data)
     if int(os.environ.get("RANK", "0")) > 0:
         return Run(out)
@@ -55,7 +54,7 @@ def train(
 ) -> Standing:
     """Train a run from its start or its last checkpoint; its folder gets the best and the last model, and a card.
 
-    A run that goes on refuses clips other than those it began with, unless ``allow_changed_data``. One that fails
+    A resumed run refuses clips other than those it began with, unless ``allow_changed_data``. One that fails
     before its first step leaves no folder behind.
     """
     keep_memory()
@@ -64,48 +63,40 @@ def train(
         try:
             check_precision(settings.precision)
             torch.manual_seed(settings.seed)
-            return _train(run, name, settings, data, watcher, allow_changed_data, state)
+            with state.local_main_process_first():  # what one decodes, the others find in the cache
+                ready = RECIPES[name].prepare(settings, data)
+            if state.is_main_process:
+                _record_data(run, ready, watcher, allow_changed_data)
+            go_on_from(settings.start, ready.objective.net)
+            standing = fit(ready.objective, ready.data, settings, run, watcher)
+            if state.is_main_process:
+                run.write_text("card.md", card(run, load_network(run.folder / "best.safetensors")))
+                if (finish := RECIPES[name].finish) is not None:
+                    finish(run, settings, data)
+            return standing
         except BaseException:
             if state.is_main_process:
                 run.discard()
             raise
 
 
-def _train(
-    run: Run,
-    name: str,
-    settings: Training,
-    data: Path,
-    watcher: Watcher | None,
-    allow_changed_data: bool,
-    state: PartialState,
-) -> Standing:
-    with state.local_main_process_first():  # what one decodes, the others find in the cache
-        ready = RECIPES[name].prepare(settings, data)
-    if state.is_main_process:
-        notes = ready.notes | {"clips": sum(len(corpus) for corpus in ready.corpora)}
-        clips = fingerprints(ready.corpora)
-        _check_data(run, notes, clips, allow_changed_data)
-        run.write_json("clips.json", clips)
-        run.write_json("data.json", {"notes": notes, "left_out": ready.faults})
-        if watcher is not None:
-            watcher.prepared(notes, ready.faults)
-    go_on_from(settings.start, ready.objective.net)
-    standing = fit(ready.objective, ready.data, settings, run, watcher)
-    if state.is_main_process:
-        run.write_text("card.md", card(run, load_network(run.folder / "best.safetensors")))
-        finish = RECIPES[name].finish
-        if finish is not None:
-            finish(run, settings, data)
-    return standing
+def _record_data(run: Run, ready: Prepared, watcher: Watcher | None, allow_changed_data: bool) -> None:
+    """Write down which clips a run learns from, after comparing them with those it began with."""
+    notes = ready.notes | {"clips": sum(len(corpus) for corpus in ready.corpora)}
+    clips = fingerprints(ready.corpora)
+    _check_data(run, notes, clips, allow_changed_data)
+    run.write_json("clips.json", clips)
+    run.write_json("data.json", {"notes": notes, "left_out": ready.faults})
+    if watcher is not None:
+        watcher.prepared(notes, ready.faults)
 
 
 def _check_data(run: Run, notes: dict[str, Any], clips: dict[str, str], allowed: bool) -> None:
-    """Compare what was found with what the run began with: exactly the same, or a refusal that names the changes."""
+    """Raise an error that names the changes if clips, classes or tokens are not those that the run began with."""
     before = run.clips()
     if before is None:
         if run.last_checkpoint() is not None and not allowed:
-            raise RunError("does not say which clips it learnt from: --allow-changed-data goes on", run.folder)
+            raise RunError("does not say which clips it was trained on: --allow-changed-data continues", run.folder)
         return
     old = run.notes()
     for key in ("classes", "words", "tokens"):
@@ -114,7 +105,7 @@ def _check_data(run: Run, notes: dict[str, Any], clips: dict[str, str], allowed:
     changes = Changes.between(before, clips)
     if changes and not allowed:
         raise AudioError(
-            f"the data are not those that {run.folder} began with: {changes}. --allow-changed-data goes on with them"
+            f"the data are not those that {run.folder} began with: {changes}. --allow-changed-data continues with them"
         )
 
 
@@ -134,8 +125,8 @@ def leave() -> bool:
 def go_on_from(start: str, net: Network) -> None:
     """Take the weights of a trained model of the same table; or a keyword spotter's, for a backbone of its blocks.
 
-    A spotter on mel frames may have other classes: then its last layer starts anew. It may have fewer blocks: the
-    others start anew as well.
+    A spotter on mel frames may have other classes: then its last layer starts untrained. It may have fewer
+    blocks: then the others start untrained.
 
     How much of its input a denoiser keeps does not matter, that is chosen after training; nor does dropout.
     """
@@ -172,7 +163,7 @@ def _begins(old: SpotterTable, new: SpotterTable) -> bool:
 
 
 def described(run: Run) -> tuple[str, Training, Path]:
-    """The recipe, settings and folder that a run was started with."""
+    """Return the recipe, settings and data folder that a run was started with."""
     description: dict[str, Any] = run.description()
     path = run.folder / "config.json"
     missing = [key for key in ("recipe", "settings", "data") if key not in description]
@@ -188,11 +179,11 @@ def described(run: Run) -> tuple[str, Training, Path]:
 
 
 def extend(run: Run, settings: Training, pairs: Sequence[str]) -> Training:
-    """Change the budget of a run (epochs=, steps= or minutes=), and nothing else, before it goes on."""
+    """Change the budget of a run (epochs=, steps= or minutes=), and nothing else, before it is resumed."""
     others = [pair for pair in pairs if pair.partition("=")[0] not in BUDGETS]
     if others:
         raise ValueError(
-            f"a run that goes on keeps its settings: only {', '.join(BUDGETS)} can be changed, got {others[0]!r}"
+            f"a resumed run keeps its settings: only {', '.join(BUDGETS)} can be changed, got {others[0]!r}"
         )
     extended = override(settings, pairs)
     if extended != settings:

@@ -1,19 +1,20 @@
-"""What a recipe is: named presets of its settings, and a function from a folder of data to what the loop needs."""
+"""``Recipe``: named presets of settings, and a function from a folder of data to a network, its losses and examples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from centaurus.data import Corpus, Index, measured, open_corpus, prepared
 from centaurus.data.corpus import OnFault
-from centaurus.train.config import Training
+from centaurus.train.config import Training, nearest
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Objective
 from centaurus.train.run import Run
 
+T = TypeVar("T")
 Preset = Literal["paper", "ours", "small"]
 
 # What the paper's runs have in common (appendix E): AdamW with torch's defaults, cosine decay after a warm-up of 0.01,
@@ -33,7 +34,7 @@ PAPER: dict[str, Any] = {
 class Prepared:
     """A network with its losses, examples in order, what is worth knowing about the data, and files left out.
 
-    ``corpora`` are the clips that examples are made of: a run that goes on must find the same ones.
+    ``corpora`` are the clips that examples are made of: a resumed run must have the same ones.
     """
 
     objective: Objective
@@ -83,10 +84,17 @@ class Reading(Training):
         return open_corpus(folder, splits, kinds, self.rate, self.cache or None, self.on_fault)
 
     def read(self, corpus: Corpus) -> Corpus:
-        """The corpus with all lengths known: decoded, or from the headers where it is too large for that."""
+        """Return the corpus with all lengths known: decoded once, or from the headers of its files."""
         return prepared(corpus, self.cache or None) if self.decode_once else measured(corpus)
 
 
+def table_named(name: str, tables: Mapping[str, T], purpose: str) -> T:
+    """Return a table of a recipe by its name."""
+    if name not in tables:
+        raise ValueError(f"there is no network {name!r} for {purpose}{nearest(name, tables)}")
+    return tables[name]
+
+
 def hours(corpus: Corpus | Index) -> float:
-    """Its length, for people."""
+    """Return the length of a corpus in hours, rounded."""
     return round(corpus.seconds / 3600, 3)

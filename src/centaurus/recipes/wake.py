@@ -22,7 +22,7 @@ from centaurus.data.examples.keywords import Streaming, Streams
 from centaurus.data.layouts import hold_out, sound_files, speaker_of
 from centaurus.decode.keywords import BACKGROUND, Smoothing, Spotting
 from centaurus.evaluation import live
-from centaurus.evaluation.report import save_curve
+from centaurus.evaluation.metrics import save_curve
 from centaurus.export.write import export_onnx
 from centaurus.models import Classifier, classifier, load, save
 from centaurus.nn import Stream
@@ -32,9 +32,9 @@ from centaurus.train.objectives import Spot
 from centaurus.train.run import Run
 
 POSITIVE, NOISE, MISSED, ALARMS = "positive", "noise", "missed", "alarms"
-FEWEST = 20  # recordings of the phrase below which nothing is learnt that other voices have too
+FEWEST = 20  # recordings of the phrase; with fewer a network does not generalise to other voices
 HELD_OUT = 0.2  # share of recordings, and of speakers of other speech, that are measured on
-REPEATS = 8  # how much more often than other speech what was a false alarm is heard
+REPEATS = 8  # how often a recording of a false alarm is drawn for each of other speech
 WINDOW = 0.16  # seconds that probabilities are averaged over
 
 
@@ -45,7 +45,7 @@ class WakeSettings(Reading):
     network: str = "wake-mel"
     """Table of the spotter."""
     phrase: str = "wake"
-    """Name that is reported when the phrase is heard."""
+    """Name that is reported when the phrase is detected."""
     corrections: str = ""
     """A folder with missed/ and alarms/ kept in use, to learn from."""
     alarms: float = 0.5
@@ -56,7 +56,7 @@ class WakeSettings(Reading):
 
 
 def configure(preset: Preset = "ours") -> WakeSettings:
-    """Twenty minutes on two cores from the blocks of ``wake-computer``; ``small`` is a trial of two."""
+    """Return a preset: 20 minutes on two cores from the blocks of ``wake-computer``; ``small`` takes two."""
     usual = WakeSettings(
         start="wake-computer", minutes=20, batch=16, lr=2e-3, decay=0.02, optimizer="muon", warmup=0.02, ema=0.998,
         validations=6, workers=1,
@@ -65,7 +65,7 @@ def configure(preset: Preset = "ours") -> WakeSettings:
 
 
 def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Corpus]:
-    """Phrases, other speech and noise of a folder and its corrections, each with a split."""
+    """Return phrases, other speech and noise of a folder and its corrections, each with a split."""
     phrases = hold_out(_clips(folder / POSITIVE, "word", settings.phrase), lambda clip: clip.id, HELD_OUT)
     if len(phrases) < FEWEST:
         raise ValueError(
@@ -107,7 +107,7 @@ def _learnt(clips: Iterable[Clip]) -> list[Clip]:
 
 
 def prepare(settings: WakeSettings, folder: Path) -> Prepared:
-    """Streams with the phrase in other speech and noise."""
+    """Return streams with the phrase in other speech and noise, and the network that learns from them."""
     phrases, speech, noise = recordings(settings, folder)
     classes = (settings.phrase, BACKGROUND)
     net = classifier(settings.network, classes, settings={"sample_rate": settings.rate})
@@ -140,7 +140,7 @@ def finish(run: Run, settings: WakeSettings, folder: Path) -> None:
 
 
 def measure(net: Classifier, phrases: Corpus, speech: Corpus, noise: Corpus) -> list[live.Point]:
-    """The curve of misses of phrases in noise at 10 dB against false alarms in other speech and noise."""
+    """Return the curve of misses of phrases in noise at 10 dB against false alarms in other speech and noise."""
     seconds = float(1 / (int(net.settings["sample_rate"]) * net.ratio))
     spotting = Spotting(net.settings["classes"], seconds, Smoothing(window=WINDOW))
     return live.measure(

@@ -1,37 +1,128 @@
-"""Denoise signals, streams, files and folders at any rate and channel count, sample for sample."""
+"""Denoise signals, streams, files and folders at any rate and channel count, sample for sample.
+
+Audio above the network's band is scaled by the gain that the network has in its top band.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio import AudioError, Resampler, dbfs
-from centaurus.audio.spectrogram import save_png
-from centaurus.runtime.fullband import BANDS, FRAME, Band, UpperBand
+from centaurus.audio.signal import save_png
+from centaurus.runtime.files import Job, open_sink, open_source
 from centaurus.runtime.io import Intake, Source, as_rows, make_folder
-from centaurus.runtime.jobs import Job, open_sink, open_source
 from centaurus.runtime.modelfile import Settings
 from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
 from centaurus.tasks import DENOISER
 
-MODEL = DENOISER.model
-LONGEST = 60  # seconds: more would be a blur
-SETTLED = 4  # seconds after which resamplers and chunks have shown how far they lag behind
-LONG = 900  # seconds of a file from which on compiling a step takes less time than it saves
-HOPS = 16  # in a compiled step for files: weights are read once for all of them
-TWO = min(2, os.cpu_count() or 1)  # threads of a compiled step for one long file
-PIECE = 30.0  # seconds of a long file at a time: a hundred steps, of which two threads waste the first and last few
-SHORTEST = 1024  # samples: less has no spectrum
 Block = NDArray[np.float32]
+Band = Literal["full", "narrow"]
+BANDS: tuple[Band, ...] = ("full", "narrow")
+FRAME = 64  # samples of the network between two gains: 4 ms at 16 kHz
+TOP = 0.6  # the top band: from this share of the network's band up, 4.8 kHz at 16 kHz
+TAPS = 33  # of the filter that keeps the top band
+RELEASE = 0.01  # seconds over which powers are averaged
+SILENT = 1e-10  # power of the top band below which there is no noise to remove: −100 dBFS
+MODEL = DENOISER.model
+LONGEST = 60  # seconds of a spectrogram: columns of a longer one average over too much time
+SETTLED = 4  # seconds of a stream after which its largest lag has occurred
+LONG = 900  # seconds of a file from which on compiling a step takes less time than it saves
+HOPS = 16  # of a compiled step for files: weights are read once for all of them
+TWO = min(2, os.cpu_count() or 1)  # threads of a compiled step for one long file
+PIECE = 30.0  # seconds of a long file at a time: about a hundred steps, of which two threads overlap all but a few
+SHORTEST = 1024  # samples of a spectrogram; shorter signals are padded
+
+
+class UpperBand:
+    """Splits an input of ``rate`` at half the network's rate and scales the band above.
+
+    The gain is the square root of the ratio of powers, network's output to input, in the network's top band. It is at
+    most one, and goes linearly from one frame of the network to the next, so it does not depend on how a stream is cut.
+    """
+
+    def __init__(self, rate: int, network_rate: int, channels: int) -> None:
+        self._frames_per_sample = network_rate / (FRAME * rate)
+        self._keep = math.exp(-FRAME / (RELEASE * network_rate))
+        self._filter = _high_pass(TOP, TAPS)
+        self._channels = channels
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset the state."""
+        self._pending: Block = np.zeros((self._channels, 0), np.float32)  # network input whose output is not known yet
+        self._waiting: Block = np.zeros((2, self._channels, TAPS - 1), np.float32)  # less than a frame, and history
+        self._power = np.zeros((2, self._channels))
+        self._gains = np.ones((self._channels, 1))  # at the ends of frames, from ``_first`` on
+        self._first = 0
+        self._given = 0  # samples at the input's rate
+        self._ended = False
+
+    def pair(self, network_input: Block, clean: Block) -> Block:
+        """Take network input and output (channels, t); return the part of the input that belongs to the output."""
+        self._pending = np.concatenate([self._pending, network_input], axis=1)
+        count = clean.shape[1]
+        low, self._pending = self._pending[:, :count], self._pending[:, count:]
+        self._measure(np.stack([low, clean]))
+        return low
+
+    def end(self) -> None:
+        """Keep the last gain for the rest of the stream."""
+        self._ended = True
+
+    @property
+    def ready(self) -> int:
+        """Samples at the input's rate, from the last one that was scaled, whose gain is known."""
+        if self._ended:
+            return sys.maxsize
+        frames = self._first + self._gains.shape[1] - 1
+        return max(0, math.floor(frames / self._frames_per_sample) - self._given)
+
+    def scale(self, high: Block) -> Block:
+        """Return the next samples (channels, n) above the network's band times their gains."""
+        at = (self._given + np.arange(high.shape[1])) * self._frames_per_sample
+        frames = self._first + np.arange(self._gains.shape[1])
+        scaled = np.stack([x * np.interp(at, frames, g) for x, g in zip(high, self._gains, strict=True)])
+        self._given += high.shape[1]
+        past = min(int(self._given * self._frames_per_sample) - self._first, self._gains.shape[1] - 1)
+        self._gains, self._first = self._gains[:, past:], self._first + past
+        return scaled.astype(np.float32)
+
+    def _measure(self, pair: Block) -> None:
+        self._waiting = np.concatenate([self._waiting, pair], axis=2)
+        frames = (self._waiting.shape[2] - TAPS + 1) // FRAME
+        if not frames:
+            return
+        used = frames * FRAME
+        rows = self._waiting[:, :, : used + TAPS - 1].reshape(2 * self._channels, -1)
+        top = np.stack([np.convolve(row, self._filter, "valid") for row in rows])
+        powers = np.square(top, dtype=np.float64).reshape(2, self._channels, frames, FRAME).mean(axis=-1)
+        means = (1 - self._keep) * np.moveaxis(powers, 2, 0)
+        for k in range(frames):
+            means[k] += self._keep * self._power
+            self._power = means[k]
+        before, after = np.moveaxis(means, 0, 2) + SILENT
+        self._gains = np.concatenate([self._gains, np.sqrt(np.minimum(after / before, 1.0))], axis=1)
+        self._waiting = self._waiting[:, :, used:]
+
+
+def _high_pass(cut: float, taps: int) -> NDArray[np.float32]:
+    """Return a linear-phase high-pass filter with its edge at ``cut`` of the band: a windowed sinc."""
+    at = np.arange(taps) - (taps - 1) / 2
+    low = cut * np.sinc(cut * at) * np.hamming(taps)
+    high = (at == 0) - low / low.sum()
+    return (high / np.sum(high * np.cos(np.pi * at))).astype(np.float32)
 
 
 class Denoiser:
@@ -40,7 +131,7 @@ class Denoiser:
     ``model`` is an ONNX file or a shipped model's name, ``rate`` and ``channels`` are the audio's. ``mix`` is the
     share of the cleaned signal (0 to 1). ``attn_limit_db`` keeps noise from falling by more than that. With ``block``
     every call takes that many samples and gives as many, as an audio callback needs: the output is then ``delay``
-    samples late. Sound above half the network's rate is scaled by the gain that the network has in its top band, or
+    samples late. Audio above half the network's rate is scaled by the gain that the network has in its top band, or
     with ``band="narrow"`` removed, except in the share of the input that is mixed in.
 
         live = Denoiser(rate=48_000, block=480)
@@ -132,13 +223,13 @@ class Denoiser:
         return last[0] if self._single else last
 
     def _at_place(self, clean: Block) -> Block:
-        """The network's output without its delay: every sample where it was in the input."""
+        """Return the network's output without its delay, aligned with the input."""
         dropped = min(self._early, clean.shape[1])
         self._early -= dropped
         return clean[:, dropped:]
 
     def _with_low(self, low: Block, clean: Block) -> Block:
-        """The network's output, and where the band above is kept, below it the network's input at the same places."""
+        """Return the network's output, and if the upper band is kept, the network's input as further channels."""
         return clean if self._upper is None else np.concatenate([clean, self._upper.pair(low, clean)])
 
     def _rows(self, x: ArrayLike) -> Block:
@@ -183,7 +274,7 @@ def _shortage(settings: Settings, rate: int, block: int, full: bool) -> int:
 
 
 def cleaned_share(mix: float, attn_limit_db: float | None) -> np.float32:
-    """The share of the cleaned signal: the rest is input, so that noise falls by no more than the limit."""
+    """Return the share of the denoised signal; the rest is input, so that noise is attenuated by at most the limit."""
     if not 0.0 <= mix <= 1.0:
         raise ValueError(f"mix is between 0 (the input) and 1 (the cleaned signal), got {mix:g}")
     if attn_limit_db is None:
@@ -202,7 +293,7 @@ def denoise(
     threads: int = 1,
     band: Band = "full",
 ) -> Block:
-    """The samples, (t,) or (channels, t) at any rate, without their noise: float32 in the same shape."""
+    """Return the samples, (t,) or (channels, t) at any rate, denoised: float32 in the same shape."""
     x = as_rows(samples)
     job = Denoiser(model, rate, x.shape[0], mix, attn_limit_db, threads, band=band)
     clean = np.concatenate(
@@ -225,7 +316,7 @@ class Stopped(Exception):  # noqa: N818
 class Options:
     """Settings of denoising."""
 
-    model: str = "denoise-16k"
+    model: str = MODEL
     mix: float = 1.0
     attn_limit_db: float | None = None
     threads: int | None = None  # of the network; None: two for a compiled step where there are two cores, else one
@@ -233,11 +324,11 @@ class Options:
     band: Band = "full"  # what lies above the network's band is scaled; "narrow" removes it
 
     def compiles(self, seconds: float) -> bool:
-        """Whether a file of that length is worth a compiled step."""
+        """Return whether a file of that length is denoised by a compiled step."""
         return self.engine == "c" or (self.engine == "auto" and seconds >= LONG)
 
     def open(self, rate: int, channels: int, seconds: float = 0.0) -> Denoiser:
-        """A denoiser for sound of that kind and length."""
+        """Return a denoiser for audio of that rate, channel count and length."""
         if self.engine not in ("auto", *ENGINES):
             raise ValueError(f"engine should be one of auto, {', '.join(ENGINES)}, got {self.engine!r}")
         model: str | Session = self.model
@@ -271,7 +362,7 @@ class Report:
 
     @property
     def interrupted(self) -> bool:
-        """Whether something other than its end ended the recording."""
+        """Whether an exception ended the recording."""
         return self.ended is not None
 
     def json(self) -> dict[str, Any]:
@@ -288,7 +379,6 @@ class Level:
         self._power, self._count = 0.0, 0
 
     def add(self, x: Block) -> None:
-        """Add a block."""
         self._power += float(np.vdot(x, x))
         self._count += x.size
 
@@ -306,8 +396,8 @@ def denoise_stream(
 ) -> Report:
     """Denoise a source into a sink. ``on_seconds`` is called with the seconds of every block, and may raise to stop.
 
-    An interrupt, or a pipe that ends before the length it promised, ends a live recording and not the result: what was
-    read is written whole, and the report says what ended it.
+    An interrupt, or a pipe that ends before the length in its header, ends a live recording but keeps the result: all
+    input so far is denoised and written, and the report has the exception.
     """
     begin, frames, repaired = time.perf_counter(), 0, denoiser.repaired
     before, after = Level(), Level()
@@ -355,7 +445,7 @@ class FileDenoiser:
     def run(
         self, job: Job, overwrite: bool = False, on_seconds: Callable[[float], object] = lambda seconds: None
     ) -> Report:
-        """One file: whole in the end, or not there."""
+        """Denoise one file; the result appears whole or not at all."""
         source = open_source(job.source)
         seconds = (source.frames or 0) / source.rate
         compiled = self.options.compiles(seconds)
@@ -366,12 +456,12 @@ class FileDenoiser:
         make_folder(job.output.parent)
         with open_sink(job, source.layout, source.frames, overwrite) as sink:
             report = denoise_stream(source, sink, denoiser, str(job.output), on_seconds)
-        self._ready = {key: denoiser}  # only after it went well: an interrupted one is in the middle of something
+        self._ready = {key: denoiser}  # only after success: an interrupted denoiser has state
         return report
 
 
 def in_pieces(blocks: Iterable[Block], samples: int) -> Iterator[Block]:
-    """Blocks put together to pieces of at least that many samples; the last may be shorter."""
+    """Yield blocks concatenated to pieces of at least that many samples; the last may be shorter."""
     piece: list[Block] = []
     for block in blocks:
         piece.append(block)
@@ -389,7 +479,7 @@ def denoise_files(
     overwrite: bool = False,
     on_seconds: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[tuple[Job, Report | Exception]]:
-    """Every job with its report or its error, as they finish, by ``workers`` threads with a session each.
+    """Yield every job with its report or error, as they finish, run by ``workers`` threads with a session each.
 
     Several workers keep the cores busy: their networks have one thread each unless ``options`` say otherwise.
     """
@@ -431,7 +521,7 @@ def denoise_files(
 def before_and_after(
     before: str | os.PathLike[str], after: str | os.PathLike[str], path: str | os.PathLike[str], overwrite: bool = False
 ) -> None:
-    """Write a PNG of the first minute of two sound files of one rate, the mean of their channels."""
+    """Write a PNG of the first minute of two audio files of one rate, the mean of their channels."""
     signals = {"before": _beginning(before), "after": _beginning(after)}
     save_png(path, signals, open_source(before).rate, overwrite=overwrite)
 

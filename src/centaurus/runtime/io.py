@@ -22,10 +22,12 @@ from centaurus.runtime.modelfile import PEAK
 from centaurus.system import OutputError, install_command
 
 Block = NDArray[np.float32]
-READ = 1 << 16  # bytes at once, at most; what has arrived is taken as it is
-UNKNOWN = 0xFFFFFFFF
-PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-CHANNELS = 64
+READ = 1 << 16  # bytes of one read, at most
+UNKNOWN = 0xFFFFFFFF  # the size of a WAV stream whose length is not known, as ffmpeg writes it
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # format tags of WAV
+CHANNELS = 64  # at most
+MICROPHONE_BLOCK = 0.02  # seconds
+LARGE = 3_900_000_000  # bytes of samples, a little below the 4 GiB of a plain WAV file
 
 
 class Encoding(Enum):
@@ -182,7 +184,7 @@ class Reader:
 def _read_available(stream: BinaryIO, count: int) -> bytes:
     """Read what has arrived: at least a byte, unless the stream has ended.
 
-    The unbuffered stream is asked: a buffered one cannot tell the end of a non-blocking stream from "nothing yet".
+    From the unbuffered stream: a buffered one cannot tell the end of a non-blocking stream from "nothing yet".
     """
     raw = getattr(stream, "raw", stream)
     while (data := raw.read(count)) is None:
@@ -222,11 +224,8 @@ class Pipe:
         _write_all(self._stream, encode(x, self.layout.encoding))
 
 
-MICROPHONE_BLOCK = 0.02  # seconds
-
-
 class DeviceError(OSError):
-    """No microphone can be opened; the message says what to install or to choose."""
+    """A microphone that cannot be opened; the message says what to install or to choose."""
 
 
 def sounddevice() -> Any:
@@ -261,7 +260,8 @@ class Microphone:
                 callback=self._on_block,
             )
         except (module.PortAudioError, ValueError) as error:
-            raise DeviceError(f"no microphone{_named(device)} can be opened at {rate} Hz: {error}") from error
+            name = "" if device is None else f" {device!r}"
+            raise DeviceError(f"no microphone{name} can be opened at {rate} Hz: {error}") from error
 
     def _on_block(self, block: NDArray[np.float32], frames: int, time: Any, status: Any) -> None:
         self._recorded.put(block.T.copy())
@@ -270,10 +270,6 @@ class Microphone:
         with self._stream:
             while True:
                 yield self._recorded.get()
-
-
-def _named(device: str | None) -> str:
-    return "" if device is None else f" {device!r}"
 
 
 SUBTYPES = {
@@ -384,9 +380,6 @@ class Intake:
     def flush(self) -> NDArray[np.float32]:
         """Return the rest and reset the resampler."""
         return self._resampler.flush()
-
-
-LARGE = 3_900_000_000  # bytes: a plain WAV file can hold a little more
 
 
 def subtype_in(suffix: str, encoding: Encoding) -> str | None:

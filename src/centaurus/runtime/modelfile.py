@@ -14,13 +14,14 @@ import msgspec
 from msgspec import Meta
 
 from centaurus import system
+from centaurus.audio.files import EXTENSIONS
 from centaurus.system import FileError
 from centaurus.tasks import LAYERS, TASKS
 
 KEY = "centaurus"
 VERSION = 1
-# 12 dB above full scale. 0.85 s after one sample of 4 every shipped model is itself again to a tenth of its largest
-# output; after one of 8, denoise-16k-live takes 1.9 s and denoise-16k-raw 2.5 s.
+# 12 dB above full scale. 0.85 s after one sample of 4 the output of every shipped model is within a tenth of its
+# largest value of what it would be without it; after one of 8, denoise-16k-live takes 1.9 s, denoise-16k-raw 2.5 s.
 PEAK = 4.0
 MOST_STATE_NUMBERS = 1 << 26  # of one stream
 OPTIONAL = {"threshold": None, "window": None, "peak": PEAK}  # settings that a file leaves out where they are these
@@ -31,6 +32,10 @@ Samples = Annotated[int, Meta(ge=1, le=1 << 24)]
 Words = Annotated[tuple[str, ...], Meta(max_length=1 << 20)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Axis = Annotated[int, Meta(ge=0, le=MOST_STATE_NUMBERS)]
+SUFFIX = ".onnx"
+WEIGHTS = ".safetensors"
+AUDIO = (*EXTENSIONS, ".m4a", ".mp4", ".mkv", ".webm")
+CHECKPOINTS = {".pt", ".pth", ".ckpt", ".bin"}
 
 
 class SessionError(FileError, ValueError):
@@ -89,7 +94,7 @@ class Settings:
         }
 
 
-def read_settings(text: str, path: Path) -> Settings:
+def read_settings(text: str | bytes, path: Path) -> Settings:
     """Return the settings in a file's metadata; what is missing, of a wrong type or out of range is an error."""
     try:
         data = msgspec.json.decode(text)
@@ -128,14 +133,8 @@ def _faults(s: Settings) -> Iterator[str]:
         yield f"the states of one stream hold {s.state_numbers} numbers, more than {MOST_STATE_NUMBERS}"
 
 
-SUFFIX = ".onnx"
-WEIGHTS = ".safetensors"
-AUDIO = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".m4a", ".mp4", ".mkv", ".webm"}
-CHECKPOINTS = {".pt", ".pth", ".ckpt", ".bin"}
-
-
 def check_kind(path: str | os.PathLike[str], accepted: tuple[str, ...]) -> None:
-    """Refuse a file whose suffix says that it is something else than a model of the accepted kinds, and say what to do.
+    """Raise an error that says what to do if the suffix of a file is not that of a model of the accepted kinds.
 
     ``accepted`` are ``SUFFIX`` for exported models and ``WEIGHTS`` for those that torch reads.
     """
@@ -156,12 +155,12 @@ def check_kind(path: str | os.PathLike[str], accepted: tuple[str, ...]) -> None:
 
 
 def shipped_models() -> list[str]:
-    """The names of the models that come with the package."""
+    """Return the names of the models that come with the package."""
     return system.shipped_models(SUFFIX)
 
 
 def find_model(model: str | os.PathLike[str]) -> Path:
-    """The path of a model given as a path or as a shipped name."""
+    """Return the path of a model given as a path or as a shipped name."""
     try:
         path = system.find_model(model, SUFFIX)
     except system.MissingModelError as error:

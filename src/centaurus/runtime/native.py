@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -16,8 +15,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,94 +28,50 @@ from centaurus.system import cache_folder, write_file
 FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
 MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
 SOURCE = ".c"
+WRAPPER = Path(__file__).with_name("step.c")  # runs rows of a batch, in halves too
 STEPS = "steps"  # the folder of the cache that has C files and libraries
-HEAD = 1 << 22  # characters in which a file says what it is
+HEAD = 1 << 22  # characters of a C file that are searched for its metadata
 GROUP = 4  # steps that one thread hands to another at once: with 16 hops each, 1 ms of work and 30 µs of waiting
 LINE = 16  # floats in a line of the cache
 Samples = NDArray[np.float32]
 
-WRAPPER = """\
-#include "{source}"
-#include <string.h>
-#define ROW {state_floats} /* floats in the states of a row */
-#define HOP ((size_t){prefix}_hop * {inputs})
-#define FRAMES ((size_t){prefix}_frames)
-#define N ((size_t){prefix}_outputs)
-long centaurus_state_floats(void) {{ return ROW; }}
-long centaurus_block_floats(void) {{ return (long)({prefix}_state_bytes() / sizeof(float) + FRAMES * N); }}
 
-/* Frame by frame (y), as a step gives its numbers, to rows of `length` frames. */
-static void put(const float *y, float *out, size_t length) {{
-  size_t t, k;
-  for (k = 0; k < N; k++)
-    for (t = 0; t < FRAMES; t++) out[k * length + t] = y[t * N + k];
-}}
+class Description(msgspec.Struct):
+    """The metadata of a C file: the prefix of its functions, and the sizes of its input and states."""
 
-void centaurus_run(float *block, const float *in, float *out, const float *before, float *after, int rows) {{
-  float *y = block + {prefix}_state_bytes() / sizeof(float);
-  int row;
-  for (row = 0; row < rows; row++, in += HOP, out += FRAMES * N, before += ROW, after += ROW) {{
-    memcpy(block, before, ROW * sizeof(float));
-    {prefix}_step(block, in, N == 1 ? out : y);
-    if (N > 1) put(y, out, FRAMES);
-    memcpy(after, block, ROW * sizeof(float));
-  }}
-}}
-
-#ifdef CT_HALVES
-/* Half of some steps of every row: each has `size` floats of scratch, and `length` is that of a row, here and below. */
-void centaurus_run_first(float *s, float *scratch, long size, const float *in, long length, int rows, int steps) {{
-  int step, row;
-  for (step = 0; step < steps; step++)
-    for (row = 0; row < rows; row++, scratch += size)
-      {prefix}_first(s + (size_t)row * ROW, scratch, in + (size_t)row * length + step * HOP);
-}}
-
-void centaurus_run_second(float *s, float *scratch, long size, float *out, long length, int rows, int steps) {{
-  int step, row;
-  for (step = 0; step < steps; step++)
-    for (row = 0; row < rows; row++, scratch += size) {{
-      float *y = scratch + size - FRAMES * N, *to = out + (size_t)row * N * length + step * FRAMES;
-      {prefix}_second(s + (size_t)row * ROW, scratch, N == 1 ? to : y);
-      if (N > 1) put(y, to, length);
-    }}
-}}
-#endif
-"""
+    prefix: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_]\w*$")]
+    inputs: int
+    state_floats: int
+    settings: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def describe(source: str | os.PathLike[str]) -> dict[str, Any]:
+def describe(source: str | os.PathLike[str]) -> Description:
     """Return the metadata of a C file that centaurus wrote."""
     with open(source, encoding="utf-8") as file:
         match = MARK.search(file.read(HEAD))
     if match is None:
         raise SessionError("is not a C file written by centaurus: it has no line '/* centaurus: …'", source)
     try:
-        about = json.loads(match[1])
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(match[1], type=Description)
+    except msgspec.ValidationError as error:
+        raise SessionError(f"has metadata that cannot be used: {error}", source) from error
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SessionError(f"has metadata that are not JSON: {error}", source) from error
-    if not isinstance(about, dict) or not re.fullmatch(r"[A-Za-z_]\w*", str(about.get("prefix"))):
-        raise SessionError("does not say the prefix of its functions", source)
-    missing = [name for name in ("inputs", "state_floats") if not isinstance(about.get(name), int)]
-    if missing:
-        raise SessionError(f"does not say its {', '.join(missing)}", source)
-    return about
 
 
 def compile_step(source: Path, target: Path, compiler: list[str], optimize: str = "-O3") -> None:
     """Build a shared library of the step, with one function that runs rows of a batch one after another."""
     about = describe(source)
-    wrapper = WRAPPER.format(
-        source=source.name,
-        prefix=about["prefix"],
-        inputs=about["inputs"],
-        state_floats=about["state_floats"],
-    )
+    defined = [
+        f"-DSOURCE=<{source.name}>",  # searched for in the folder of -I first, not in that of the wrapper
+        f"-DPREFIX={about.prefix}",
+        f"-DINPUTS={about.inputs}",
+        f"-DROW={about.state_floats}",
+    ]
     with tempfile.TemporaryDirectory(prefix="centaurus-step-") as folder:
-        code = Path(folder) / "centaurus-wrapper.c"  # another name than the source's, which it includes
-        code.write_text(wrapper, encoding="utf-8")
         made = Path(folder) / "step.so"
-        command = [*compiler, *FLAGS, optimize, f"-I{source.resolve().parent}", str(code), "-o", str(made)]
+        include = f"-I{source.resolve().parent}"
+        command = [*compiler, *FLAGS, optimize, *defined, include, str(WRAPPER), "-o", str(made)]
         done = subprocess.run([*command, TUNED], capture_output=True, text=True)
         if done.returncode:
             done = subprocess.run(command, capture_output=True, text=True)
@@ -127,16 +83,16 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
 
 
 def open_native(source: Path, compiler: list[str]) -> tuple[Native, Settings]:
-    """The compiled step of a C file and its settings."""
-    settings = read_settings(json.dumps(describe(source).get("settings")), source)
+    """Return the compiled step of a C file and its settings."""
+    settings = read_settings(bytes(describe(source).settings), source)
     return Native(cached_library(source, compiler)), settings
 
 
 def find_source(model: str | os.PathLike[str], hops: int = 1) -> Path | None:
-    """The C file of a model: itself, or one written from its weights where torch is installed.
+    """Return the C file of a model: itself, or one exported from its weights if torch is installed, else None.
 
-    A C file that lies beside a model is not taken, since it is a program: only its own name asks for it. One that is
-    written takes ``hops`` in a step.
+    A C file beside a model is not used, since it is a program: it must be given by its own name. An exported one takes
+    ``hops`` in a step.
     """
     path = Path(model)
     if path.suffix == SOURCE:
@@ -150,7 +106,7 @@ def find_source(model: str | os.PathLike[str], hops: int = 1) -> Path | None:
 
 
 def _written(weights: Path, hops: int) -> Path:
-    """The C file of saved weights, kept under a hash of the weights and of the code that writes it."""
+    """Return the C file of saved weights, cached by a hash of the weights and of the code that writes it."""
     export = import_module("centaurus.export.c")  # needs torch, which the rest of the runtime does without
     writer = sorted(Path(export.__file__ or "").parent.glob("*.*"))
     key = hashlib.sha256(b"".join(path.read_bytes() for path in [weights, *writer])).hexdigest()[:32]
@@ -163,13 +119,14 @@ def _written(weights: Path, hops: int) -> Path:
 
 
 def cached_library(source: Path, compiler: list[str]) -> Path:
-    """The library of a C file, compiled if this source, compiler and CPU have not met before."""
+    """Return the library of a C file, compiled unless it is cached for this source, compiler and CPU."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
     header = source.with_suffix(".h")
     if not header.is_file():
         raise SessionError(f"needs its header {header.name} beside it", source)
-    words = " ".join([*compiler, *FLAGS, version, cpu_name()]) + WRAPPER
-    key = hashlib.sha256(b"\0".join([source.read_bytes(), header.read_bytes(), words.encode()]))
+    words = " ".join([*compiler, *FLAGS, version, cpu_name()])
+    parts = [source.read_bytes(), header.read_bytes(), WRAPPER.read_bytes(), words.encode()]
+    key = hashlib.sha256(b"\0".join(parts))
     target = cache_folder(STEPS) / f"{key.hexdigest()[:32]}.so"
     if not target.exists():
         compile_step(source, target, compiler)
@@ -203,7 +160,7 @@ class Native:
         return len(self._halves) == 2
 
     def io_binding(self) -> Binding:
-        """A place for the addresses of a step's arrays."""
+        """Return an empty binding."""
         return Binding()
 
     def run_with_iobinding(self, bound: Binding) -> None:
@@ -246,11 +203,9 @@ class Binding:
         self.rows = 0
 
     def bind_input(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
-        """Bind an input array."""
         self.addresses[name.partition(".")[0]] = address
         self.numbers[name.partition(".")[0]] = int(np.prod(shape[1:]))
         self.rows = shape[0]
 
     def bind_output(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
-        """Bind an output array."""
         self.bind_input(name, device, index, kind, shape, address)

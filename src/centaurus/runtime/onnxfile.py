@@ -2,14 +2,15 @@
 
 The reader knows a few messages of onnx.proto, field by field. A field it does not know, one of another wire type, a
 singular field that comes twice (protobuf would merge the two) and a tag or length outside protobuf's range are errors:
-there is nothing in an accepted file that the runtime would see and this check would not.
+there is nothing in an accepted file that the runtime would see and this check would not. An operator is allowed if it
+has a shape rule; the rules give what a step would allocate and compute before it runs.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,18 +19,238 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.runtime.modelfile import SessionError
-from centaurus.runtime.shapes import OPERATORS, Node, Shape
 
+Shape = tuple[int, ...]
+MOST_STEP_BYTES = 1 << 31  # all values of a step together
+MOST_STEP_OPERATIONS = 100_000_000_000  # about a minute of a slow core
+ELEMENT_BYTES = 8  # at most: float32 or int64
+ONE, TWO, SEVERAL = range(1, 2), range(2, 3), range(1, 17)
 MOST_FILE_BYTES = 1 << 30
 MOST_METADATA_BYTES = 1 << 25
 MOST_NODES = 1 << 16
 OPSETS = range(17, 24)  # the operators that are used mean the same in all of them
 FLOAT, INT64 = 1, 7  # TensorProto.DataType
-ELEMENT_BYTES = {FLOAT: 4, INT64: 8}
+BYTES_OF = {FLOAT: 4, INT64: 8}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf; groups (3 and 4) are not used by ONNX
 TAG_BYTES, NUMBER_BYTES = 5, 10  # the longest encodings protobuf reads
 MOST_TAG, MOST_LENGTH = (1 << 32) - 1, (1 << 31) - 1
 INT32 = (1 << 31) - 1  # protobuf cuts larger values of an int32 or an enum
+ATTRIBUTE_VALUES = {1: "f", 2: "i", 7: "ints"}  # AttributeProto.AttributeType
+# Fields that would reach beyond arithmetic on constants, with what a message says about them.
+FORBIDDEN = {
+    "model": {20: "training information", 25: "functions of its own", 26: "a device configuration"},
+    "graph": {13: "shapes of values inside the graph", 14: "quantization notes", 15: "sparse constants"},
+    "attribute": {
+        5: "a tensor",
+        6: "a graph",
+        10: "tensors",
+        11: "graphs",
+        22: "a sparse tensor",
+        23: "sparse tensors",
+    },
+    "constant": {13: "data in another file", 3: "a segment of a larger tensor"},
+}
+
+
+class Node(NamedTuple):
+    """An operator with the names of what it reads and writes."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, float | int | tuple[int, ...]]
+
+
+class Operands(NamedTuple):
+    """The arguments of a rule: shapes of the inputs, values of those that are integer constants, attributes."""
+
+    shapes: Sequence[Shape]
+    integers: Sequence[NDArray[np.int64] | None]
+    attributes: Mapping[str, float | int | tuple[int, ...]]
+
+    def constant(self, position: int) -> list[int]:
+        """Return an input that must be an integer constant."""
+        values = self.integers[position] if position < len(self.integers) else None
+        if values is None:
+            raise ValueError(f"input {position} should be an integer constant")
+        return [int(n) for n in values.reshape(-1)]
+
+    def integer(self, name: str, default: int) -> int:
+        """Return an attribute that must be a whole number."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int):
+            raise ValueError(f"{name} should be a whole number")
+        return value
+
+
+Rule = Callable[[Operands], list[Shape]]
+
+
+def infer_shapes(
+    inputs: Mapping[str, Shape], constants: Mapping[str, tuple[Shape, NDArray[np.int64] | None]], nodes: Sequence[Node]
+) -> dict[str, Shape]:
+    """Return every shape of a graph; refuse one that does not fit together or costs more than is allowed."""
+    shapes = dict(inputs) | {name: constant[0] for name, constant in constants.items()}
+    if len(shapes) != len(inputs) + len(constants):
+        raise SessionError("an input and a constant have the same name")
+    total, operations = 0, 0
+    for position, node in enumerate(nodes):
+        where = f"node {position} ({node.operator})"
+        missing = [name for name in node.inputs if name not in shapes]
+        if missing:
+            raise SessionError(f"{where} reads {missing[0]!r:.60}, which nothing before it makes")
+        operands = [shapes[name] for name in node.inputs]
+        integers = [constants[name][1] if name in constants else None for name in node.inputs]
+        rule, counts = OPERATORS[node.operator]
+        try:
+            if len(operands) not in counts:
+                raise ValueError(f"{len(operands)} inputs")
+            made = rule(Operands(operands, integers, node.attributes))
+        except (ValueError, IndexError) as error:
+            raise SessionError(f"{where} does not fit its inputs {_short(operands)}: {error}") from error
+        if len(made) != len(node.outputs):
+            raise SessionError(f"{where} has {len(node.outputs)} outputs, its operator makes {len(made)}")
+        for name, shape in zip(node.outputs, made, strict=True):
+            if name in shapes or not name:
+                raise SessionError(f"{where} makes {name!r:.60}, which exists already")
+            shapes[name] = shape
+        elements = sum(map(math.prod, made))
+        total += ELEMENT_BYTES * elements
+        operations += 2 * elements * operands[0][-1] if node.operator == "MatMul" else elements
+        if total > MOST_STEP_BYTES or operations > MOST_STEP_OPERATIONS:
+            raise SessionError(
+                f"a step would take {total:,} bytes and {operations:,} operations up to {where}; "
+                f"{MOST_STEP_BYTES:,} and {MOST_STEP_OPERATIONS:,} are allowed"
+            )
+    return shapes
+
+
+def _same(x: Operands) -> list[Shape]:
+    return [x.shapes[0]]
+
+
+def _broadcast(x: Operands) -> list[Shape]:
+    return [tuple(np.broadcast_shapes(*x.shapes))]
+
+
+def _matmul(x: Operands) -> list[Shape]:
+    left, right = x.shapes
+    if min(len(left), len(right)) < 2 or left[-1] != right[-2]:
+        raise ValueError("matrices of these shapes have no product")
+    return [(*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])]
+
+
+def _concat(x: Operands) -> list[Shape]:
+    axis = _axis(x.integer("axis", len(x.shapes[0])), x.shapes[0])
+    rest = {(*shape[:axis], 0, *shape[axis + 1 :]) for shape in x.shapes}
+    if len(rest) != 1:
+        raise ValueError("only the joined axis may differ")
+    return [tuple(sum(s[axis] for s in x.shapes) if k == axis else n for k, n in enumerate(x.shapes[0]))]
+
+
+def _split(x: Operands) -> list[Shape]:
+    axis, sizes = _axis(x.integer("axis", 0), x.shapes[0]), x.constant(1)
+    if sum(sizes) != x.shapes[0][axis] or min(sizes, default=-1) < 0:
+        raise ValueError(f"parts of {sizes!r:.60} are not the whole axis")
+    return [tuple(size if k == axis else n for k, n in enumerate(x.shapes[0])) for size in sizes]
+
+
+def _slice(x: Operands) -> list[Shape]:
+    starts, ends, axes = (x.constant(position) for position in (1, 2, 3))
+    if not len(starts) == len(ends) == len(axes) or len({_axis(n, x.shapes[0]) for n in axes}) != len(axes):
+        raise ValueError("starts, ends and axes should be of one length")
+    shape = list(x.shapes[0])
+    for start, end, axis in zip(starts, ends, axes, strict=True):
+        place = _axis(axis, x.shapes[0])
+        shape[place] = len(range(*slice(start, end).indices(shape[place])))
+    return [tuple(shape)]
+
+
+def _gather(x: Operands) -> list[Shape]:
+    """The indices must be a constant, none of them outside the axis."""
+    axis, places = _axis(x.integer("axis", 0), x.shapes[0]), x.constant(1)
+    size = x.shapes[0][axis]
+    if not all(-size <= place < size for place in places):
+        raise ValueError(f"places from {min(places)} to {max(places)} are not all within an axis of {size}")
+    return [(*x.shapes[0][:axis], *x.shapes[1], *x.shapes[0][axis + 1 :])]
+
+
+def _reshape(x: Operands) -> list[Shape]:
+    if x.integer("allowzero", 0):
+        raise ValueError("allowzero is not used")
+    shape_in, target = x.shapes[0], x.constant(1)
+    shape = [shape_in[k] if n == 0 else n for k, n in enumerate(target)]
+    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+        raise ValueError(f"{target!r:.60} is not a shape")
+    if -1 in shape:
+        known = -math.prod(shape)
+        shape[shape.index(-1)] = math.prod(shape_in) // known if known else 0
+    if math.prod(shape) != math.prod(shape_in):
+        raise ValueError(f"they cannot be shaped as {target!r:.60}")
+    return [tuple(shape)]
+
+
+def _transpose(x: Operands) -> list[Shape]:
+    order = x.attributes.get("perm", tuple(reversed(range(len(x.shapes[0])))))
+    if not isinstance(order, tuple) or sorted(order) != list(range(len(x.shapes[0]))):
+        raise ValueError(f"{order!r:.60} is not an order of the axes")
+    return [tuple(x.shapes[0][k] for k in order)]
+
+
+def _reduce(x: Operands) -> list[Shape]:
+    """The axes are an attribute up to opset 17, an input from 18 on."""
+    axes = x.constant(1) if len(x.shapes) == 2 else x.attributes.get("axes", tuple(range(len(x.shapes[0]))))
+    if isinstance(axes, int | float):
+        raise ValueError("axes should be a list")
+    places = {_axis(n, x.shapes[0]) for n in axes}
+    keep = x.integer("keepdims", 1)
+    return [tuple(1 if k in places else n for k, n in enumerate(x.shapes[0]) if keep or k not in places)]
+
+
+def _normalize(x: Operands) -> list[Shape]:
+    """Layer normalization: scale and offset must not widen the input."""
+    _axis(x.integer("axis", -1), x.shapes[0])
+    if np.broadcast_shapes(*x.shapes) != x.shapes[0]:
+        raise ValueError("scale and offset should fit the normalized axes")
+    return [x.shapes[0]]
+
+
+def _axis(axis: int, shape: Shape) -> int:
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"there is no axis {axis}")
+    return axis % len(shape)
+
+
+def _short(shapes: Sequence[Shape]) -> str:
+    return f"{', '.join(map(str, shapes)):.120}"
+
+
+OPERATORS: dict[str, tuple[Rule, range]] = {
+    "Add": (_broadcast, SEVERAL),
+    "Concat": (_concat, range(1, 1 << 16)),
+    "Div": (_broadcast, SEVERAL),
+    "Erf": (_same, ONE),
+    "Exp": (_same, ONE),
+    "Gather": (_gather, TWO),
+    "Identity": (_same, ONE),
+    "LayerNormalization": (_normalize, range(2, 4)),
+    "Log": (_same, ONE),
+    "MatMul": (_matmul, TWO),
+    "Min": (_broadcast, SEVERAL),
+    "Mul": (_broadcast, SEVERAL),
+    "ReduceMax": (_reduce, range(1, 3)),
+    "Relu": (_same, ONE),
+    "Reshape": (_reshape, TWO),
+    "Sigmoid": (_same, ONE),
+    "Slice": (_slice, range(4, 5)),
+    "Softplus": (_same, ONE),
+    "Split": (_split, TWO),
+    "Sqrt": (_same, ONE),
+    "Sub": (_broadcast, SEVERAL),
+    "Tanh": (_same, ONE),
+    "Transpose": (_transpose, ONE),
+}
+"""The operators of an export: the rule for the shapes of their outputs, and how many inputs they may have."""
 
 
 class Field(NamedTuple):
@@ -82,7 +303,6 @@ ATTRIBUTE: Schema = {
     13: Field("doc_string", BYTES),
     20: Field("type", VARINT, most=INT32),
 }
-ATTRIBUTE_VALUES = {1: "f", 2: "i", 7: "ints"}  # AttributeProto.AttributeType
 TENSOR: Schema = {
     1: Field("dims", VARINT, repeated=True),
     2: Field("data_type", VARINT, most=INT32),
@@ -96,21 +316,6 @@ TYPE: Schema = {1: Field("tensor_type", BYTES)}
 TENSOR_TYPE: Schema = {1: Field("elem_type", VARINT, most=INT32), 2: Field("shape", BYTES)}
 SHAPE: Schema = {1: Field("dim", BYTES, repeated=True)}
 AXIS: Schema = {1: Field("dim_value", VARINT), 2: Field("dim_param", BYTES)}
-
-# Fields that would reach beyond arithmetic on constants, with what a message says about them.
-FORBIDDEN = {
-    "model": {20: "training information", 25: "functions of its own", 26: "a device configuration"},
-    "graph": {13: "shapes of values inside the graph", 14: "quantization notes", 15: "sparse constants"},
-    "attribute": {
-        5: "a tensor",
-        6: "a graph",
-        10: "tensors",
-        11: "graphs",
-        22: "a sparse tensor",
-        23: "sparse tensors",
-    },
-    "constant": {13: "data in another file", 3: "a segment of a larger tensor"},
-}
 
 
 class Value(NamedTuple):
@@ -207,7 +412,7 @@ def _graph(graph: _Message, data: bytes, metadata: dict[str, str]) -> Contents:
 
 
 def _node(node: _Message) -> Node:
-    """One of the known operators; no control flow, and no constants but those of the graph."""
+    """Return a node, which must be a known operator without control flow or constants of its own."""
     operator, domain = node.text("op_type"), node.text("domain")
     if operator not in OPERATORS or domain not in ("", "ai.onnx"):
         name = f"{domain}.{operator}".lstrip(".")
@@ -229,15 +434,15 @@ def _constant(tensor: _Message) -> Constant:
     kind, shape = tensor.number("data_type"), tensor.integers("dims")
     if tensor.number("data_location") != 0:
         raise SessionError("a constant has data in another file; a file written by centaurus is self-contained")
-    if kind not in ELEMENT_BYTES:
+    if kind not in BYTES_OF:
         raise SessionError(
             f"a constant has elements of type {kind}; those of float32 and int64 are {FLOAT} and {INT64}"
         )
     raw = tensor.values["raw_data"]
     data = raw[0] if raw else memoryview(b"")
     assert isinstance(data, memoryview)
-    if min(shape, default=0) < 0 or math.prod(shape) * ELEMENT_BYTES[kind] != len(data):
-        raise SessionError(f"a constant of shape {_short(shape)} has {len(data)} bytes")
+    if min(shape, default=0) < 0 or math.prod(shape) * BYTES_OF[kind] != len(data):
+        raise SessionError(f"a constant of shape {_short([shape])} has {len(data)} bytes")
     return Constant(shape, np.frombuffer(data, "<i8").reshape(shape) if kind == INT64 else None)
 
 
@@ -249,11 +454,11 @@ def _value(value: _Message) -> Value:
                 for shape in tensor.messages("shape", SHAPE, "shape")
                 for axis in shape.messages("dim", AXIS, "axis")
             ]
-            return Value(value.text("name"), tensor.number("elem_type"), tuple(map(_axis, axes)))
+            return Value(value.text("name"), tensor.number("elem_type"), tuple(map(_axis_size, axes)))
     return Value(value.text("name"), 0, ())
 
 
-def _axis(axis: _Message) -> int | str:
+def _axis_size(axis: _Message) -> int | str:
     if axis.values["dim_value"] and axis.values["dim_param"]:
         raise SessionError("an axis has a size and a name")
     return axis.number("dim_value") if axis.values["dim_value"] else axis.text("dim_param")
@@ -279,34 +484,34 @@ class _Message:
                 raise _DamagedError(f"a {what} has {field.name} twice")
 
     def messages(self, name: str, schema: Schema, what: str) -> Iterator[_Message]:
-        """The messages in a field."""
+        """Yield the messages in a field."""
         for value in self.values[name]:
             assert isinstance(value, memoryview)
             yield _Message(value, schema, what)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """All strings of a field."""
+        """Return all strings of a field."""
         return tuple(bytes(value).decode() for value in self.values[name] if isinstance(value, memoryview))
 
     def text(self, name: str) -> str:
-        """The string in a singular field; empty if it is absent."""
+        """Return the string in a singular field; empty if it is absent."""
         return "".join(self.texts(name))
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """All whole numbers of a field, as signed 64-bit integers."""
+        """Return all whole numbers of a field, as signed 64-bit integers."""
         return tuple((value ^ 1 << 63) - (1 << 63) for value in self.values[name] if isinstance(value, int))
 
     def number(self, name: str) -> int:
-        """The whole number in a singular field; zero if it is absent."""
+        """Return the whole number in a singular field; zero if it is absent."""
         return sum(self.integers(name))
 
     def real(self, name: str) -> float:
-        """The float32 in a singular field; zero if it is absent."""
+        """Return the float32 in a singular field; zero if it is absent."""
         return sum(struct.unpack("<f", value)[0] for value in self.values[name] if isinstance(value, memoryview))
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
-    """Field numbers, wire types and values of a message, in order."""
+    """Yield field numbers, wire types and values of a message, in order."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at, TAG_BYTES)
@@ -348,7 +553,3 @@ def _varint(data: memoryview, at: int, longest: int) -> tuple[int, int]:
         if byte < 128:
             return number, at
     raise _DamagedError("a number in it does not end")
-
-
-def _short(shape: tuple[int, ...]) -> str:
-    return f"{shape!r:.60}"

@@ -8,8 +8,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 import onnxruntime
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from centaurus.native.build import find_compiler
 from centaurus.runtime.modelfile import KEY, WEIGHTS, SessionError, Settings, find_model, read_settings
 from centaurus.runtime.native import GROUP, SOURCE, Binding, Native, find_source, open_native
-from centaurus.runtime.onnxfile import FLOAT, Contents, Value, inspect
-from centaurus.runtime.shapes import step_cost
+from centaurus.runtime.onnxfile import FLOAT, Contents, Value, infer_shapes, inspect
 from centaurus.tasks import TASKS
 
 __all__ = ["Session", "SessionError"]
@@ -28,7 +28,9 @@ Samples = NDArray[np.float32]
 ENGINES = ("onnxruntime", "c")
 MOST_BYTES = 1 << 31  # of the states of all rows
 COMPARED = 0.5  # seconds of noise by which a compiled step is compared with the ONNX file
-SAME = 1e-3  # of the largest value, that two ways to run one model may differ; the shipped ones differ by 1e-5
+LINE = 1 << 20  # bytes within which the first line of a saved session ends
+KIND: Literal["centaurus-session-1"] = "centaurus-session-1"
+SAME = 1e-3  # of the largest value, by which two engines may differ; those of the shipped models differ by 1e-5
 REFUSALS = (
     errors.Fail,
     errors.InvalidArgument,
@@ -100,7 +102,7 @@ class Session:
         self.reset()
 
     def process(self, x: ArrayLike) -> Samples:
-        """The frames completed by a piece (t,) or (batch, t); what does not fill a chunk waits for the next.
+        """Return the frames completed by a piece (t,) or (batch, t); samples that fill no chunk wait for the next.
 
         They come as (features, frames) or (batch, features, frames); a denoiser's as (t,) or (batch, t).
         """
@@ -131,7 +133,7 @@ class Session:
             output[..., step * frames : (step + 1) * frames] = self._output
 
     def step(self, rows: Sequence[int], x: Samples) -> Samples:
-        """Advance some rows by one chunk, x (rows, chunk), and leave the others as they are; their frames.
+        """Advance some rows by one chunk, x (rows, chunk), without changing the others, and return their frames.
 
         They come as (rows, features, frames). For streams that do not keep pace with one another: after the first
         step, ``process`` is for sessions that are never stepped.
@@ -155,13 +157,13 @@ class Session:
         return some.output.copy()
 
     def _some(self, count: int) -> Arrays:
-        """Arrays for a step of that many rows, made once."""
+        """Return the arrays for a step of that many rows, allocated once."""
         if count not in self._fewer:
             self._fewer[count] = Arrays(self._engine, self.settings, count)
         return self._fewer[count]
 
     def flush(self) -> Samples:
-        """The frames of the samples still waiting, as if silence followed, shaped like the last; then a fresh start."""
+        """Return the frames of the samples still waiting, padded with zeros, shaped like the last, and reset."""
         tail = self._shaped(self._tail(), self._single)
         self.reset()
         return tail
@@ -190,7 +192,7 @@ class Session:
         return free[0]
 
     def leave(self, row: int) -> Samples:
-        """End the stream of a row: its tail as ``flush`` would give it. The other rows do not notice."""
+        """End the stream of a row and return its tail as ``flush`` would. The other rows are not affected."""
         if row not in self._taken:
             raise SessionError(f"no stream has joined row {row}; taken are {sorted(self._taken)}")
         tail = self._shaped(self._tail()[row : row + 1], True)
@@ -201,14 +203,15 @@ class Session:
     def save(self) -> bytes:
         """Return the state of every stream, as bytes that a session of the same model and batch can restore."""
         arrays = [self._audio[:, 0, : self._waiting], *self._states[self._turn]]
-        words = {"waiting": self._waiting, "samples": self.samples, "taken": sorted(self._taken)}
-        return pack(self.settings, self.batch, words, arrays)
+        head = Saved(KIND, fingerprint(self.settings), self.batch, self._waiting, self.samples, sorted(self._taken))
+        line = json.dumps(msgspec.to_builtins(head)).encode()
+        return line + b"\n" + b"".join(x.astype("<f4").tobytes() for x in arrays)
 
     def restore(self, data: bytes) -> None:
         """Continue where ``save`` left off."""
-        words, numbers = unpack(data, self.settings, self.batch)
+        saved, numbers = unpack(data, self.settings, self.batch)
         self.reset()
-        self._waiting, self.samples, self._taken = words["waiting"], words["samples"], set(words["taken"])
+        self._waiting, self.samples, self._taken = saved.waiting, saved.samples, set(saved.taken)
         at = self.batch * self._waiting
         self._audio[:, 0, : self._waiting] = numbers[:at].reshape(self.batch, -1)
         for state in self._states[self._turn]:
@@ -222,7 +225,7 @@ class Session:
             raise SessionError(f"{self.settings.name!r:.60} failed in a step: {_reason(error)}") from error
 
     def _tail(self) -> Samples:
-        """The frames of what is waiting; the states stay, since a step writes into the other set."""
+        """Return the frames of the waiting samples; the states stay, since a step writes into the other set."""
         frames = self.settings.frames(self._waiting)
         if frames:
             self._audio[:, 0, self._waiting :] = 0
@@ -240,7 +243,7 @@ class Session:
         return self._limited(piece).reshape(self.batch, -1)
 
     def _limited(self, x: NDArray[Any]) -> Samples:
-        """Return samples clipped to the model's range: one beyond it would disturb it for seconds, NaN for ever."""
+        """Return samples clipped to the model's range: larger ones disturb the state for seconds, NaN for ever."""
         peak = self.settings.peak
         if not np.abs(x).max(initial=0.0) <= peak:  # nor is NaN
             if not np.isfinite(x).all():
@@ -260,7 +263,7 @@ class Session:
 
 
 def _compiled(model: str | os.PathLike[str], hops: int) -> tuple[Native, Settings] | None:
-    """The compiled step of a model and its settings; None without a compiler, or without the weights of this model."""
+    """Return the compiled step of a model and its settings; None without a compiler or the weights of this model."""
     compiler = find_compiler()
     source = None if compiler is None else find_source(model, hops)
     if compiler is None or source is None:
@@ -270,7 +273,7 @@ def _compiled(model: str | os.PathLike[str], hops: int) -> tuple[Native, Setting
 
 
 def _agree(one: Session, other: Session) -> bool:
-    """Whether two sessions are of one model, by what they make of noise: weights may lie beside another's ONNX file."""
+    """Return whether two sessions give the same output for noise: the weights beside an ONNX file may be another's."""
     pieces = {name: getattr(other.settings, name) for name in ("name", "card", "chunk", "latency", "states")}
     if replace(one.settings, **pieces) != other.settings:
         return False
@@ -283,7 +286,7 @@ def _agree(one: Session, other: Session) -> bool:
 
 
 def _open(path: Path, batch: int, threads: int) -> tuple[onnxruntime.InferenceSession | Native, Settings]:
-    """The engine and the settings of an ONNX file, checked before anything of it runs."""
+    """Return the engine and the settings of an ONNX file, checked before anything of it runs."""
     contents = inspect(path)
     if KEY not in contents.metadata:
         raise SessionError(f"is an ONNX file but not one written by centaurus: it has no {KEY!r} metadata", path)
@@ -315,13 +318,13 @@ def _check_fit(settings: Settings, contents: Contents, path: Path) -> None:
 
 
 def _check_cost(contents: Contents, batch: int, path: Path) -> None:
-    """Shapes must fit together, give the outputs that were promised, and take no more than a model may."""
+    """Raise SessionError unless shapes fit together, give the declared outputs and cost no more than is allowed."""
 
     def shape(value: Value) -> tuple[int, ...]:
         return tuple(batch if isinstance(n, str) else n for n in value.shape)
 
     try:
-        _, shapes = step_cost({v.name: shape(v) for v in contents.inputs}, contents.constants, contents.nodes)
+        shapes = infer_shapes({v.name: shape(v) for v in contents.inputs}, contents.constants, contents.nodes)
     except SessionError as error:
         raise SessionError(f"will not be run: {error.reason}", path) from error
     for value in contents.outputs:
@@ -331,7 +334,7 @@ def _check_cost(contents: Contents, batch: int, path: Path) -> None:
 
 
 def _engine(data: bytes, threads: int, path: Path) -> onnxruntime.InferenceSession:
-    """The runtime's session for the bytes that were checked: the file may have changed since."""
+    """Return the runtime's session for the bytes that were checked: the file may have changed since."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -346,51 +349,44 @@ def _reason(error: Exception) -> str:
     return f"{(str(error).splitlines() or [type(error).__name__])[0]:.300}"
 
 
-KIND = "centaurus-session-1"
-LINE = 1 << 20
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def pack(settings: Settings, batch: int, words: dict[str, Any], arrays: Sequence[NDArray[np.float32]]) -> bytes:
-    """A line of JSON and the numbers of the arrays."""
-    head = {"kind": KIND, "model": fingerprint(settings), "batch": batch} | words
-    return json.dumps(head).encode() + b"\n" + b"".join(x.astype("<f4").tobytes() for x in arrays)
+class Saved(msgspec.Struct):
+    """The line of JSON before the numbers of a saved session: samples waiting and taken, and rows with a stream."""
+
+    kind: Literal["centaurus-session-1"]
+    model: str
+    batch: int
+    waiting: Count
+    samples: list[Count]
+    taken: list[Count]
 
 
-def unpack(data: bytes, settings: Settings, batch: int) -> tuple[dict[str, Any], NDArray[np.float32]]:
+def unpack(data: bytes, settings: Settings, batch: int) -> tuple[Saved, NDArray[np.float32]]:
     """Return the metadata and the numbers, checked against the session that restores them."""
     line = data[:LINE].partition(b"\n")[0]
     try:
-        words = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise SessionError(f"these are not the bytes of a saved session: {error}") from error
-    if not isinstance(words, dict) or words.get("kind") != KIND:
-        raise SessionError("these are not the bytes of a saved session")
-    if words.get("model") != fingerprint(settings):
+        saved = msgspec.json.decode(line, type=Saved)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SessionError(f"these are not the bytes of a saved session, or damaged ones: {error}") from error
+    if saved.model != fingerprint(settings):
         raise SessionError(f"this session was saved with another model than {settings.name!r}")
-    if words.get("batch") != batch:
-        raise SessionError(f"the saved session has {words.get('batch')} rows, this one has {batch}")
-    waiting, samples, taken = (words.get(key) for key in ("waiting", "samples", "taken"))
-    counts = _wholes(samples, batch, None) and _wholes([waiting], 1, settings.chunk) and _wholes(taken, None, batch)
+    if saved.batch != batch:
+        raise SessionError(f"the saved session has {saved.batch} rows, this one has {batch}")
+    fits = len(saved.samples) == batch and saved.waiting < settings.chunk and all(row < batch for row in saved.taken)
     numbers = data[len(line) + 1 :]
-    if not counts or len(numbers) != 4 * batch * (words["waiting"] + settings.state_numbers):
+    if not fits or len(numbers) != 4 * batch * (saved.waiting + settings.state_numbers):
         raise SessionError("the saved session is damaged")
     values = np.frombuffer(numbers, "<f4").astype(np.float32)
     if not np.isfinite(values).all():
         raise SessionError("the saved session holds NaN or infinity, which would stay in the states for ever")
-    return words, values
+    return saved, values
 
 
 def fingerprint(settings: Settings) -> str:
     """Return a hash of what must agree for a saved state to fit."""
     return hashlib.sha256(json.dumps(settings.json(), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _wholes(values: Any, count: int | None, below: int | None) -> bool:
-    """Return a list of this many integers from zero to below a bound, checked."""
-    if not isinstance(values, list) or (count is not None and len(values) != count):
-        return False
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in values)
-    return whole and (below is None or all(n < below for n in values))
 
 
 class Streaming(Protocol):
@@ -404,7 +400,7 @@ class Streaming(Protocol):
 
 
 def open_for(task: str, model: str | os.PathLike[str] | Streaming, batch: int, threads: int) -> Streaming:
-    """A session for a task, or one that is already open; an error if the model does something else."""
+    """Return a session for a task, or the one that is already open; an error if the model has another task."""
     session: Streaming = Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
     actual = session.settings.task
     if actual != task:

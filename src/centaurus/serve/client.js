@@ -2,17 +2,17 @@
 //
 //   import { Stream } from "http://127.0.0.1:8765/client.js";
 //   const live = await Stream.open("ws://127.0.0.1:8765", { task: "denoise", rate: 48000, onAudio: play });
-//   await live.send(samples);      // Float32Array, channels interleaved; waits while the server has enough to do
+//   await live.send(samples);      // Float32Array, channels interleaved; waits while the server is busy
 //   const summary = await live.end();
 
-const HIGH_WATER = 1 << 18; // bytes that may wait in the socket before send() waits
-const POLL = 5; // milliseconds between looks at the socket's buffer
+const HIGH_WATER = 1 << 18; // bytes in the socket's buffer above which send() waits
+const POLL = 5; // milliseconds between two checks of the socket's buffer
 
 export class Stream {
   /**
    * Open a stream.
    * @param {string} url of the server, such as ws://127.0.0.1:8765
-   * @param {object} options task (denoise, spot or transcribe), rate, channels, token; numbers of the task in `settings`;
+   * @param {object} options task (denoise, spot or transcribe), rate, channels, token; options of the task in `settings`;
    *   onAudio(Float32Array), onKeyword({keyword, time, confidence}), onWord({word, start, end, confidence}),
    *   onPartial(text), onError(Error)
    * @returns {Promise<Stream>}
@@ -25,7 +25,7 @@ export class Stream {
     return new Promise((resolve, reject) => {
       const stream = new Stream(socket, callbacks, resolve, reject);
       socket.onmessage = (event) => stream.#receive(event.data);
-      socket.onerror = () => stream.#fail(new Error(`no stream could be opened at ${url}: refused, full or not there`));
+      socket.onerror = () => stream.#fail(new Error(`no stream could be opened at ${url}: it was refused, or the server is full or not running`));
       socket.onclose = (event) => stream.#fail(new Error(event.reason || `the server closed the stream (${event.code})`));
     });
   }
@@ -46,7 +46,7 @@ export class Stream {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    this.#finished.catch(() => {}); // seen by end(), or told to onError
+    this.#finished.catch(() => {}); // reported by end() or onError
   }
 
   #resolve;
@@ -59,13 +59,13 @@ export class Stream {
     this.#socket.send(samples.slice().buffer);
   }
 
-  /** Say that everything was sent; the server's summary once everything has been answered. */
+  /** Tell the server that everything was sent; resolves to its summary once it has answered everything. */
   async end() {
     if (this.#socket.readyState === 1) this.#socket.send(JSON.stringify({ type: "end" }));
     return this.#finished;
   }
 
-  /** Leave, whatever has been answered. */
+  /** Disconnect without waiting for answers. */
   close() {
     this.#ended = true;
     this.#socket.close();

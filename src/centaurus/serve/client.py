@@ -124,7 +124,7 @@ def stream(url: str, task: str, blocks: Iterable[ArrayLike], rate: int, **option
     with Client(url, task, rate, **options) as live:
 
         def send() -> None:
-            with suppress(ServerError, ConnectionClosed):  # whoever iterates is told why
+            with suppress(ServerError, ConnectionClosed):  # the iterating thread gets the error
                 for block in blocks:
                     live.send(block)
                 live.end()

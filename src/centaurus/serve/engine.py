@@ -1,29 +1,119 @@
-"""Advance many streams of a model together: chunks that are waiting become the rows of one step."""
+"""Advance many streams of a model together, and count what happens in the text format of Prometheus.
+
+Chunks that are waiting become the rows of one step.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.runtime import Session, SessionError, Settings
-from centaurus.serve.metrics import Metrics
+
+# Seconds. A hop of the shipped denoiser is 16 ms: the bounds are dense around one and two of them.
+LATENCIES = (0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.048, 0.064, 0.128, 0.256, 0.512, 1.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+Labels = tuple[tuple[str, str], ...]
+BATCHES = (1, 2, 4, 8, 16)  # rows of the steps that are timed when an engine starts
+TRIALS = 5  # steps, of which the fastest counts: the others may have been interrupted by other processes
+GATHER = 1 / 8  # share of a chunk's duration that a step may wait for more rows
+AHEAD = 0.25  # seconds that a stream may be ahead of real time before streams in real time have priority
+
+
+class Counter:
+    """A number for each combination of labels. Each combination is written by one thread."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self.values: dict[Labels, float] = defaultdict(float)
+
+    def add(self, amount: float = 1.0, **labels: str) -> None:
+        self.values[tuple(sorted(labels.items()))] += amount
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each combination of labels."""
+        for labels, value in sorted(self.values.items()):
+            yield f"{self.name}{_braces(labels)} {value:g}"
+
+
+class Gauge(Counter):
+    """A number that goes up and down."""
+
+    kind = "gauge"
+
+
+class Histogram:
+    """Counts of values below each of a few bounds, and their sum."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self.name, self.text, self.bounds = name, text, bounds
+        self.counts: dict[Labels, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
+        self.sums: dict[Labels, float] = defaultdict(float)
+
+    def observe(self, value: float, **labels: str) -> None:
+        key = tuple(sorted(labels.items()))
+        self.counts[key][bisect_left(self.bounds, value)] += 1
+        self.sums[key] += value
+
+    def lines(self) -> Iterator[str]:
+        """Yield cumulative counts, the sum and the count for each combination of labels."""
+        for labels, counts in sorted(self.counts.items()):
+            total = 0
+            for bound, count in zip((*self.bounds, float("inf")), counts, strict=True):
+                total += count
+                edge = "+Inf" if bound == float("inf") else f"{bound:g}"
+                yield f"{self.name}_bucket{_braces((*labels, ('le', edge)))} {total}"
+            yield f"{self.name}_sum{_braces(labels)} {self.sums[labels]:g}"
+            yield f"{self.name}_count{_braces(labels)} {total}"
+
+
+class Metrics:
+    """The metrics of a server."""
+
+    def __init__(self) -> None:
+        self.streams = Gauge("centaurus_streams", "Streams that are open.")
+        self.opened = Counter("centaurus_streams_opened_total", "Streams that were accepted.")
+        self.closed = Counter("centaurus_streams_closed_total", "Streams that ended, by reason.")
+        self.rejected = Counter("centaurus_streams_rejected_total", "Streams that were refused, by reason.")
+        self.audio = Counter("centaurus_audio_seconds_total", "Seconds of audio received.")
+        self.steps = Histogram("centaurus_step_seconds", "Time of one batched step of a network.", LATENCIES)
+        self.rows = Histogram("centaurus_step_rows", "Rows that were advanced by one step.", ROWS)
+        self.latency = Histogram(
+            "centaurus_block_latency_seconds", "From the last sample of a block to its result.", LATENCIES
+        )
+
+    def text(self, gauges: Mapping[str, float]) -> str:
+        """Return the whole page; ``gauges`` are further values by name."""
+        lines = []
+        for metric in vars(self).values():
+            lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}", *metric.lines()]
+        for name, value in gauges.items():
+            lines += [f"# TYPE {name} gauge", f"{name} {value:g}"]
+        return "\n".join(lines) + "\n"
+
+
+def _braces(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""
+
 
 Samples = NDArray[np.float32]
-BATCHES = (1, 2, 4, 8, 16)  # rows of a step that are tried when an engine starts
-TRIALS = 5  # the fastest of so many steps counts: a busy machine still has quiet moments
-GATHER = 1 / 8  # of a chunk's time that a step may wait for more rows
-AHEAD = 0.25  # seconds that a stream may run ahead of real time before it waits for those that do not
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a model is here: the ``rows`` whose step costs least for each, and the share of a core of one alone."""
+    """The speed of a model: the number of ``rows`` with the lowest cost a row, and the real-time factor of one row."""
 
     rows: int
     real_time_factor: float
@@ -55,17 +145,17 @@ class Lane:
 
     @property
     def backlog(self) -> int:
-        """Samples that were handed over and have not been stepped yet."""
+        """Queued samples that have not been processed yet."""
         return len(self.chunks) * self.settings.chunk + self._rest.shape[1]
 
     def process(self, x: Samples) -> Samples:
-        """Hand samples (t,) or (rows, t) to the engine; the frames that have become ready, shaped as by a session."""
+        """Queue samples (t,) or (rows, t) and return the frames that are ready, shaped as by a session."""
         if x.size:
             self._put(x.reshape(len(self.rows), -1))
         return self._shaped(self._ready(), x.ndim == 1)
 
     def flush(self) -> Samples:
-        """Step until everything that was handed over is finished, as if silence followed; the stream has then ended."""
+        """Step until all queued samples are processed, padded with zeros, and return the last frames."""
         missing = self.settings.frames(self._samples) - self._given
         if self._rest.shape[1]:
             silence = -self._rest.shape[1] % self.settings.chunk
@@ -74,11 +164,11 @@ class Lane:
         return self._shaped(self._ready()[..., :missing], len(self.rows) == 1)
 
     def close(self) -> None:
-        """Leave the engine; what is waiting is dropped."""
+        """Leave the engine; queued samples are dropped."""
         self._engine.leave(self)
 
     def is_ahead(self, now: float) -> bool:
-        """Whether this stream has had more steps than real time asks for; called once for every step."""
+        """Return whether this stream is ahead of real time; called once for every step."""
         self._due = max(self._due + self._seconds, now - AHEAD)
         return self._due > now + AHEAD
 
@@ -115,9 +205,8 @@ class Engine:
 
     A step takes one chunk of every stream that has one, up to the number of rows that is cheapest for this model on
     this machine, and leaves all other rows untouched. Where the last step had several rows, the next one waits for
-    more, an eighth of a chunk's time at most: many rows in one step cost a third of what they cost one by one. Streams
-    take turns, and one that sends faster than real time waits for those that do not, so that nobody can crowd out the
-    others.
+    more, an eighth of a chunk's duration at most: many rows in one step cost a third of what they cost one by one.
+    Streams take turns, and one that sends faster than real time has lower priority than those that do not.
     """
 
     def __init__(self, task: str, session: Session, metrics: Metrics, pace: Pace | None = None) -> None:
@@ -162,7 +251,7 @@ class Engine:
         self._schedule(soon=len(lane.chunks) > 1)
 
     def finish(self, lane: Lane) -> None:
-        """Step a lane until nothing of it is waiting any more; it is not notified."""
+        """Step a lane until its queue is empty; it is not notified."""
         while lane.chunks:
             for queue in (self._turn, self._later):
                 if lane in queue:
@@ -173,7 +262,7 @@ class Engine:
         (self._later if lane.is_ahead(now) else self._turn).append(lane)
 
     def _schedule(self, soon: bool) -> None:
-        """Step soon if asked to, if nothing is gained by waiting or if a step is full; otherwise after a while."""
+        """Schedule the next step: at once if asked to, if it is full or if no batch is waited for; else later."""
         soon = soon or self._last_rows == 1 or len(self._turn) + len(self._later) >= self.rows_per_step
         if self._next is not None:
             if not (soon and isinstance(self._next, asyncio.TimerHandle)):
@@ -194,7 +283,7 @@ class Engine:
             self._schedule(soon=any(lane.chunks for lane in batch))
 
     def _take(self) -> list[Lane]:
-        """The lanes whose turn it is, up to the rows of a step."""
+        """Return the lanes of the next step, up to its number of rows."""
         batch: list[Lane] = []
         rows = 0
         for queue in (self._turn, self._later):
@@ -226,7 +315,7 @@ class Engine:
 
 
 def measure_pace(session: Session) -> Pace:
-    """Time steps of several numbers of rows; the session is as new afterwards."""
+    """Time steps of several numbers of rows, then reset the session."""
     seconds: dict[int, float] = {}
     for rows in (n for n in BATCHES if n <= session.batch):
         x = np.zeros((rows, session.settings.chunk), np.float32)

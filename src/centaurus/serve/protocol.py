@@ -1,4 +1,4 @@
-"""What goes over the wire: a stream is asked for by a URL, audio is binary, everything else is JSON."""
+"""The protocol: a stream is requested by a URL, audio is binary, everything else is JSON."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from centaurus.decode import Keyword, Word, join
 from centaurus.runtime import Denoiser, Spotter, Transcriber
 from centaurus.runtime.io import Encoding, Layout, decode, encode
-from centaurus.runtime.spot import smoothing_of
+from centaurus.runtime.listen import smoothing_of
 from centaurus.serve.engine import Lane
 
 PATH = "/v1/"
 SUBPROTOCOL = "centaurus.v1"
-TOKEN = "bearer."  # a subprotocol that begins so carries the token: browsers can send no other header
+TOKEN = "bearer."  # prefix of a subprotocol that carries the token: browsers cannot set other headers
 MOST_CHANNELS = 8
 Message = bytes | str
 
 
 @dataclass(frozen=True)
 class Request:
-    """A stream that a client asks for: the task, how its audio is laid out, and further options of the task."""
+    """A requested stream: the task, the layout of its audio, and the options of the task."""
 
     task: str
     layout: Layout
@@ -111,7 +111,7 @@ class Stream:
         self._nothing = np.zeros((self.layout.channels, 0), np.float32)
 
     def ready(self) -> str:
-        """The first message: what the client may expect."""
+        """Return the first message: the task, the model and the format of the audio."""
         s = self.lane.settings
         return _text(
             "ready",
@@ -124,7 +124,7 @@ class Stream:
         )
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take interleaved samples; the results that are ready."""
+        """Take interleaved samples and return the results that are ready."""
         data = self._rest + data if self._rest else data
         whole = len(data) // self._frame_bytes * self._frame_bytes
         self._rest = data[whole:]
@@ -133,11 +133,11 @@ class Stream:
         return self._messages(self.job.process(x))
 
     def collect(self) -> list[Message]:
-        """The results that have become ready since the last call."""
+        """Return the results that have become ready since the last call."""
         return self._messages(self.job.process(self._nothing))
 
     def finish(self) -> list[Message]:
-        """The results of everything received, then the last message. Waits for the engine."""
+        """Return the remaining results and the last message. Waits for the engine."""
         last = self._messages(self.job.flush())
         seconds = self.frames / self.layout.rate
         return [*last, _text("end", frames=self.frames, seconds=round(seconds, 6), repaired=self.job.repaired)]
@@ -155,12 +155,12 @@ class Stream:
 
 
 def keyword_text(x: Keyword) -> str:
-    """A keyword as a message."""
+    """Return a keyword as a message."""
     return _text("keyword", keyword=x.word, time=round(x.time, 4), confidence=round(x.confidence, 4))
 
 
 def word_text(x: Word) -> str:
-    """A word of a transcript as a message."""
+    """Return a word of a transcript as a message."""
     times = {"start": round(x.start, 4), "end": round(x.end, 4)}
     return _text("word", word=x.text, **times, confidence=round(x.confidence, 4))
 

@@ -1,4 +1,9 @@
-"""The WebSocket server: admission, health, metrics and an orderly end."""
+"""The WebSocket server: admission, health, metrics, an orderly end, and a connection for each client.
+
+A connection handles frames in and out, back-pressure, and clients that stall or vanish. It is an ``asyncio.Protocol``
+on the protocol engine of ``websockets``: a message costs no task, future or timer of its own, which is what a stream of
+a hundred blocks a second is made of.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +13,262 @@ import hmac
 import ipaddress
 import json
 import signal
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
+from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from centaurus import tasks
-from centaurus.runtime import Session
+from centaurus.runtime import Session, SessionError
 from centaurus.runtime.session import open_for
-from centaurus.serve.connection import GOODBYE, Connection
-from centaurus.serve.engine import BATCHES, Engine, measure_pace
-from centaurus.serve.metrics import Metrics
-from centaurus.serve.protocol import MOST_CHANNELS, TOKEN, Request, read_request
+from centaurus.serve.engine import BATCHES, Engine, FullError, Lane, Metrics, measure_pace
+from centaurus.serve.protocol import (
+    MOST_CHANNELS,
+    SUBPROTOCOL,
+    TOKEN,
+    Message,
+    Request,
+    Stream,
+    error_text,
+    read_request,
+)
 
+MESSAGE_BYTES = 1 << 20  # of one message of a client: 16 s of one channel of float32 at 16 kHz
+OUTPUT_BYTES = 1 << 16  # of results that wait for a client, here and in the kernel, before nothing is read from it
+GOODBYE = 2.0  # seconds that a client has to answer a close frame
+DONE, GOING_AWAY, POLICY, FAILED, TRY_LATER = 1000, 1001, 1008, 1011, 1013  # close codes of WebSocket
 TASKS = {task.command: task.name for task in tasks.TASKS.values() if task.command}
 MODELS = {task.command: task.model for task in tasks.TASKS.values() if task.command}
-MOST_ROWS = 1024  # channels of all streams of a model: some tens of MB of states for the models that ship
+MOST_ROWS = 1024  # channels of all streams of a model: tens of MB of states for the models that ship
+
+
+class Connection(asyncio.Protocol):
+    """A client's stream: its audio goes to an engine and results go back, with back-pressure on both sides.
+
+    ``answer`` maps an HTTP request to a response, or to an engine and a stream's request. ``closed`` is called when a
+    stream has ended, with the reason.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        metrics: Metrics,
+        answer: Callable[[Connection, HttpRequest], Response | tuple[Engine, Request]],
+        closed: Callable[[Connection, str], None],
+    ) -> None:
+        self.options, self.metrics = options, metrics
+        self._answer, self._closed = answer, closed
+        self._socket = ServerProtocol(select_subprotocol=_choose_subprotocol, max_size=MESSAGE_BYTES)
+        self._loop = asyncio.get_running_loop()
+        self._stream: Stream | None = None
+        self._lane: Lane | None = None
+        self._most = 0  # samples of the backlog
+        self._text = b""  # of a command that is not complete
+        self._complete = self._ended = self._pinged = False
+        self._full_since: float | None = None  # when the client stopped taking results
+        self._waits = False  # whether nothing is read from the client for now
+        self._last_audio = self._last_data = self._loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=OUTPUT_BYTES)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, OUTPUT_BYTES)
+        self._watching = self._loop.call_later(self._interval, self._watch)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._watching.cancel()
+        self._finish("gone")
+
+    def pause_writing(self) -> None:
+        """Stop reading from a client that takes results too slowly."""
+        self._full_since = self._loop.time()
+        self._balance()
+
+    def resume_writing(self) -> None:
+        """Read again from a client that has taken its results."""
+        self._full_since = None
+        self._balance()
+
+    def data_received(self, data: bytes) -> None:
+        self._last_data, self._pinged = self._loop.time(), False
+        self._socket.receive_data(data)
+        for event in self._socket.events_received():
+            if isinstance(event, HttpRequest):
+                self._request(event)
+            elif isinstance(event, Frame) and not self._complete:
+                self._frame(event)
+        if self._socket.state is State.CLOSING and not self._ended:
+            self._finish("gone")  # the client left in the middle of its stream
+        self._write()
+
+    def eof_received(self) -> None:
+        """Tell the protocol; asyncio then closes the connection."""
+        self._socket.receive_eof()
+        self._write()
+
+    def go_away(self) -> None:
+        """End the stream because the server shuts down."""
+        self._close(GOING_AWAY, "the server is shutting down")
+        self._finish("gone")
+
+    def _request(self, http: HttpRequest) -> None:
+        answer = self._answer(self, http)
+        if isinstance(answer, Response):
+            self._socket.send_response(answer)
+            return
+        response = self._socket.accept(http)
+        self._socket.send_response(response)
+        if self._socket.state is not State.OPEN:
+            return
+        engine, request = answer
+        self._last_audio = self._loop.time()
+        try:
+            self._lane = engine.join(request.rows, self._collect)
+            self._stream = Stream(self._lane, request)
+        except (FullError, ValueError) as error:
+            self._fail(error, *((TRY_LATER, "full") if isinstance(error, FullError) else (POLICY, "refused")))
+            return
+        settings = self._lane.settings
+        self._most = max(2 * settings.chunk, round(self.options.backlog * settings.rate))
+        self.metrics.opened.add(task=request.task)
+        self._send(self._stream.ready())
+
+    def _frame(self, frame: Frame) -> None:
+        """Handle a frame: audio, in messages or parts of them, or the command that ends it."""
+        stream = self._stream
+        if stream is None or self._ended or frame.opcode in (Opcode.PING, Opcode.PONG, Opcode.CLOSE):
+            return
+        self._last_audio = self._last_data
+        try:
+            if frame.opcode is Opcode.TEXT or self._text:
+                self._text += bytes(frame.data)
+                if frame.fin:
+                    _check_command(self._text)
+                    self._complete = True
+                    self._collect()
+                return
+            before = stream.frames
+            messages = stream.feed(bytes(frame.data))
+            self.metrics.audio.add((stream.frames - before) / stream.layout.rate, task=stream.task)
+        except SessionError as error:
+            self._fail(error, FAILED, "failed")
+            return
+        except ValueError as error:
+            self._fail(error, POLICY, "refused")
+            return
+        for message in messages:
+            self._send(message)
+        self._balance()
+
+    def _collect(self) -> None:
+        """Send what the engine has finished; after the last block, the end of the stream."""
+        stream, lane = self._stream, self._lane
+        if stream is None or lane is None or self._ended:
+            return
+        try:
+            last = self._complete and not lane.chunks
+            messages = stream.finish() if last else stream.collect()
+        except SessionError as error:
+            self._fail(error, FAILED, "failed")
+            return
+        for message in messages:
+            self._send(message)
+        if last:
+            self._close(DONE, "")
+            self._finish("done")
+        else:
+            self._balance()
+        self._write()
+
+    def _balance(self) -> None:
+        """Pause or resume reading from the client, by the queues on either side."""
+        waits = self._full_since is not None or (self._lane is not None and self._lane.backlog > self._most)
+        if waits != self._waits and not self._transport.is_closing():
+            self._waits = waits
+            self._last_audio = self._last_data = self._loop.time()
+            (self._transport.pause_reading if waits else self._transport.resume_reading)()
+
+    @property
+    def _interval(self) -> float:
+        return min(self.options.idle, self.options.stall) / 4
+
+    def _watch(self) -> None:
+        """Disconnect a client that is idle, does not read its results or is gone."""
+        now = self._loop.time()
+        self._watching = self._loop.call_later(self._interval, self._watch)
+        if self._full_since is not None and now - self._full_since > self.options.stall:
+            self._fail(TimeoutError(f"results were not taken for {self.options.stall:g} s"), POLICY, "stalled")
+            self._transport.abort()  # what waits for it would never be sent
+        elif self._waits or self._complete:
+            return
+        elif self._stream is not None and now - self._last_audio > self.options.idle:
+            self._fail(TimeoutError(f"nothing was sent for {self.options.idle:g} s"), POLICY, "stalled")
+        elif now - self._last_data > 2 * self.options.stall or (
+            self._stream is None and now - self._last_data > self.options.stall
+        ):
+            self._transport.abort()
+        elif now - self._last_data > self.options.stall and self._stream is not None and not self._pinged:
+            self._pinged = True
+            self._socket.send_ping(b"")
+            self._write()
+
+    def _send(self, message: Message) -> None:
+        if isinstance(message, str):
+            self._socket.send_text(message.encode())
+        else:
+            self._socket.send_binary(message)
+
+    def _fail(self, error: Exception, code: int, reason: str) -> None:
+        if self._socket.state is State.OPEN:
+            self._send(error_text(error))
+        self._close(code, str(error)[:100])
+        self._finish(reason)
+
+    def _close(self, code: int, reason: str) -> None:
+        if self._socket.state is State.OPEN:
+            self._socket.send_close(code, reason)
+        self._write()
+        self._loop.call_later(GOODBYE, self._transport.abort)
+
+    def _finish(self, reason: str) -> None:
+        """Free the stream's resources, once."""
+        if not self._ended:
+            self._ended = True
+            if self._lane is not None:
+                self._lane.close()
+            self._closed(self, reason)
+
+    def _write(self) -> None:
+        for data in self._socket.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:  # half-close: nothing more will be sent
+                self._transport.close()
+
+
+def _check_command(text: bytes) -> None:
+    shown = repr(text.decode(errors="replace"))[:60]
+    try:
+        command = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"text messages are JSON, got {shown}") from error
+    if command != {"type": "end"}:
+        raise ValueError(f'the only command is {{"type": "end"}}, got {shown}')
+
+
+def _choose_subprotocol(connection: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None
 
 
 @dataclass(frozen=True)
@@ -36,8 +276,8 @@ class Options:
     """Settings of a server. Times are in seconds.
 
     ``streams`` is the most streams at the same time; None admits as many as were measured to fit ``load`` of one core.
-    ``backlog`` is how much audio of one stream may wait before its client is made to wait. A client that sends nothing
-    for ``idle``, or takes nothing for ``stall``, is disconnected. After SIGTERM streams have ``drain`` to end.
+    ``backlog`` is how much audio of one stream may be queued before reading from its client pauses. A client that sends
+    nothing for ``idle``, or reads nothing for ``stall``, is disconnected. After SIGTERM streams have ``drain`` to end.
     """
 
     host: str = "127.0.0.1"
@@ -65,7 +305,7 @@ class Options:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host name or address."""
+    """Return whether only this machine can reach a host name or address."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -74,7 +314,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Server:
-    """Models behind a WebSocket port; ``start`` it, ``wait`` until a signal has ended it.
+    """Serves models on a WebSocket port; ``start`` it, ``wait`` until a signal has ended it.
 
     server = Server(Options(port=0, models={"denoise": "denoise-16k"}))
     await server.start()
@@ -92,7 +332,7 @@ class Server:
         self._server: asyncio.Server | None = None
 
     def _engine(self, task: str, model: str) -> Engine:
-        """An engine with a row for every channel that may come, once a few rows have shown how fast the model is."""
+        """Return an engine with a row for every channel that may be admitted, by the measured speed of the model."""
         trial = Session(model, batch=BATCHES[-1])
         open_for(TASKS[task], trial, trial.batch, 1)
         pace = measure_pace(trial)
@@ -112,7 +352,7 @@ class Server:
 
     @property
     def load(self) -> float:
-        """The share of one core that the open streams take in real time, by the time of a row measured at the start."""
+        """The share of one core that the open streams take in real time, by the speed measured at the start."""
         return sum(self.engines[r.task].real_time_factor * r.rows for r in self._streams.values())
 
     def capacity(self, task: str) -> int:
@@ -123,7 +363,6 @@ class Server:
         return max(1, min(MOST_ROWS, int(self.options.load / engine.real_time_factor)))
 
     async def start(self) -> None:
-        """Listen."""
 
         def connection() -> Connection:
             return Connection(self.options, self.metrics, self._answer, self._closed)
@@ -167,7 +406,7 @@ class Server:
         self._ended.set()
 
     def _answer(self, connection: Connection, http: HttpRequest) -> Response | tuple[Engine, Request]:
-        """Answer plain HTTP, refuse streams that cannot be had, and let the others through."""
+        """Answer plain HTTP, refuse streams that cannot be served, and accept the others."""
         path = urlsplit(http.path).path
         if path == "/health":
             status = HTTPStatus.SERVICE_UNAVAILABLE if self.draining else HTTPStatus.OK

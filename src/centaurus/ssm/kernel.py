@@ -24,7 +24,7 @@ def wrapped(angle: Tensor) -> Tensor:
 
 
 def simple(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
-    """Ā = exp(ΔA), w = Δ."""
+    """Return Ā = exp(ΔA) and w = Δ."""
     return torch.stack((re * dt, wrapped(im * dt)), -1), torch.stack((dt, torch.zeros_like(dt)), -1)
 
 
@@ -71,7 +71,7 @@ DISCRETIZATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Discretized]] = {
 
 
 def discretization(name: str) -> Callable[[Tensor, Tensor, Tensor], Discretized]:
-    """By name; the rule is one function of (Re A, Im A, Δ)."""
+    """Return a discretisation by its name: a function of (Re A, Im A, Δ)."""
     if name not in DISCRETIZATIONS:
         raise ValueError(f"unknown discretization {name!r}: choose one of {', '.join(DISCRETIZATIONS)}")
     return DISCRETIZATIONS[name]
@@ -85,19 +85,19 @@ GROUP = 4  # pointwise: A runs within groups of this many states, Δ over the gr
 
 
 def _along(values: Tensor, index: str, indices: str, size: dict[str, int]) -> Tensor:
-    """Values that vary along one index only."""
+    """Return values that vary along one index only."""
     shape = [size[i] if i == index else 1 for i in indices]
     return values.reshape(shape).expand([size[i] for i in indices]).clone()
 
 
 def grouped_states(t: Topology) -> bool:
-    """Whether one index of K must carry both the spread of Δ and that of A (pointwise, or one sub-state)."""
+    """Return whether one index of K must carry both the spread of Δ and that of A (pointwise, or one sub-state)."""
     wide = [i for i in t.modes if t.size[i] > 1]
     return len(t.modes) == 1 or (t.size[t.modes[-1]] == 1 and t.step_indices() != t.modes and len(wide) <= 1)
 
 
 def frequencies(t: Topology) -> Tensor:
-    """Im(A): π n over the last index of K; within groups of four states where K has a single index."""
+    """Return Im(A): π n over the last index of K; within groups of four states where K has a single index."""
     if grouped_states(t):
         index = next((i for i in t.modes if t.size[i] > 1), t.modes[0])
         return _along(math.pi * (torch.arange(t.size[index]) % GROUP), index, t.modes, t.size)
@@ -106,7 +106,7 @@ def frequencies(t: Topology) -> Tensor:
 
 
 def log_steps(t: Topology) -> Tensor:
-    """log Δ: geometric over the input channels or states, whichever of i, j, n is first and has more than one."""
+    """Return log Δ: geometric over the first of i, j, n that has more than one value."""
     indices = t.step_indices()
     order = [i for i in "ijn" if i in indices] + [i for i in indices if i not in "ijn"]
     index = next((i for i in order if t.size[i] > 1), order[0])

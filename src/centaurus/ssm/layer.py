@@ -52,8 +52,8 @@ class SSM(Layer):
         discretization: ``"simple"``, ``"zoh"`` or ``"bilinear"``.
         sizes: the size of every index of an equation of your own but b and t.
         band: ``(low, high, rate)`` spreads the initial resonances from ``low`` to ``high`` Hz at a sample rate. The
-            paper's start gives every output channel the same few modes, which a raw waveform takes long to pull apart:
-            give the first layers of a network the band of their input.
+            paper's initialisation gives every output channel the same few modes, which training on raw waveforms
+            separates only slowly: give the first layers of a network the band of their input.
         device: of the parameters, as in ``torch.nn.Conv1d``.
         dtype: of the parameters.
 
@@ -61,7 +61,7 @@ class SSM(Layer):
         ``layer(u)`` maps a whole signal; ``layer(u, lengths)`` a padded batch; ``layer.step(u, state)`` the next piece
         of a stream. The state (``layer.init_state(batch)``) is (batch, states…, 2) and belongs to the caller.
 
-    Example::
+    A whole signal, the same in pieces, and an equation of your own.
 
         layer = SSM("full", 1, 16, states=4, band=(60, 6000, 16_000))
         y = layer(torch.randn(8, 1, 16_000))                    # (8, 16, 16000)
@@ -139,6 +139,8 @@ class SSM(Layer):
             shape, fan_in = self.topology.shape(letter), self.topology.fan_in(letter)
             self.register_parameter(letter, nn.Parameter(kernel.kaiming_uniform(*shape, fan_in=fan_in)))
         if band is not None:
+            if len(band) != 3:
+                raise ValueError(f"band should be (low, high, rate), all in Hz, got {band}")
             self.set_band(*band)
         if device is not None or dtype is not None:
             self.to(device=device, dtype=dtype)
@@ -160,7 +162,7 @@ class SSM(Layer):
         }
 
     def undecayed(self) -> list[nn.Parameter]:
-        """Parameters that get no weight decay: A and Δ."""
+        """Return the parameters that get no weight decay: A and Δ."""
         return [self.log_dt, self.A_real, self.A_imag]
 
     def extra_repr(self) -> str:
@@ -168,11 +170,11 @@ class SSM(Layer):
         return f"{EQUATIONS.get(self.topology_name, self.topology_name)}, {sizes}"
 
     def counts(self, convention: str = "table") -> BlockCounts:
-        """Parameters, FLOPs per step and state floats, as the paper counts them."""
+        """Return parameters, FLOPs per step and state floats, as the paper counts them."""
         return self.topology.counts(convention)
 
     def at_rate(self, factor: float) -> SSM:
-        """A copy for signals at ``factor`` times the sample rate: Δ is divided by it."""
+        """Return a copy for signals at ``factor`` times the sample rate: Δ is divided by it."""
         if not (isinstance(factor, (int, float)) and math.isfinite(factor) and factor > 0):
             raise ValueError(f"the factor between sample rates is a positive number, got {factor!r}")
         layer = copy.deepcopy(self)
@@ -200,7 +202,7 @@ class SSM(Layer):
         return named_plan(order, expression, dict(sizes), modes, phase, profile, backward, limit)
 
     def init_state(self, batch: int) -> State:
-        """Zeros: (batch, K's indices, 2), in the dtype the recurrence runs in."""
+        """Return zeros (batch, K's indices, 2), in the dtype the recurrence runs in."""
         shape = (batch, *(self.topology.size[i] for i in self.topology.modes), 2)
         return torch.zeros(shape, device=self.log_dt.device, dtype=working(self.log_dt.dtype))
 
@@ -209,7 +211,7 @@ class SSM(Layer):
         return (*self.topology.sizes, *((index, 2) for index in phases))
 
     def _modes(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(log Ā, w), both (K's indices, 2)."""
+        """Return (log Ā, w), both (K's indices, 2)."""
         t = self.topology
         dt = align(torch.exp(self.log_dt.to(dtype)), t.step_indices(), t.modes)
         re, im = -nn.functional.softplus(self.A_real.to(dtype)), self.A_imag.to(dtype)
@@ -217,7 +219,7 @@ class SSM(Layer):
         return discretization_rule(self.discretization)(re, im, dt)
 
     def _weight(self, w: Tensor, dtype: torch.dtype, fold: bool) -> Tensor:
-        """The modes' weight with its phases; with ``fold`` the operands over K's indices are multiplied in."""
+        """Return the modes' weight with its phases; with ``fold`` the operands over K's indices are multiplied in."""
         t = self.topology
         for letter in t.weights() if fold else []:
             operand = self.get_parameter(letter).to(dtype)
@@ -245,12 +247,12 @@ class SSM(Layer):
         return y.to(torch.promote_types(u.dtype, self.log_dt.dtype)), after
 
     def run_program(self, program: Program, u: Tensor) -> Tensor:
-        """A whole signal by a program of your own choice, e.g. of a runner-up of ``plan``."""
+        """Run a whole signal by a given program, e.g. that of a runner-up of ``plan``."""
         y = program(self._operands(_unfold(self.topology, u)))
         return y.reshape(u.shape[0], self.out_channels, u.shape[-1])
 
     def _operands(self, u: Tensor) -> list[Any]:
-        """Operands of the planned expression, in its order."""
+        """Return the operands of the planned expression, in its order."""
         t = self.topology
         log_a, w = self._modes(u.dtype)
         operands: dict[str, Any] = {"u": u, "K": Modes(self._weight(w, u.dtype, fold=t.complex), log_a)}
@@ -258,7 +260,7 @@ class SSM(Layer):
         return [operands[n] if n in operands else self.get_parameter(n).to(u.dtype) for n in names]
 
     def _whole(self, u: Tensor) -> Tensor:
-        """A whole signal from zero history."""
+        """Run a whole signal from zero history."""
         if torch.compiler.is_dynamo_compiling():  # which would trace the planner too, for half a minute a layer
             return torch.compiler.disable(self._as_planned)(u)
         return self._as_planned(u)
@@ -270,7 +272,7 @@ class SSM(Layer):
         return _program(expression, sizes, modes, phase, current(u), backward)(self._operands(u))
 
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
-        """A piece with its history, in one chunk or several."""
+        """Run a piece with its history, in one chunk or several."""
         length = u.shape[-1]
         taken = route(self.topology, _phases(self.topology), length if length <= LONGEST_CHUNK else CHUNK)
         known = once((id(self), taken.link.chunk, u.dtype), lambda: self._tables(taken, u.dtype))
@@ -309,14 +311,14 @@ def _resolve(
 
 
 def _unfold(t: Topology, u: Tensor) -> Tensor:
-    """(batch, channels, time) to the indices of u."""
+    """Return a signal (batch, channels, time) with the indices of u."""
     sizes = [t.size[i] for i in t.channels_in]
     return u if len(sizes) == 1 else u.reshape(u.shape[0], *sizes, u.shape[-1])
 
 
 @lru_cache(maxsize=1024)
 def _phases(t: Topology) -> tuple[str, str]:
-    """Indices over real and imaginary part of what drives a state and of what reads it, where they are complex."""
+    """Return the indices over real and imaginary part of what drives a state and of what reads it, if complex."""
     used = {i for op in t.expression.operands for i in op} | {"f"}
     free = [c for c in "pqrsvwxyzacdehklo" if c not in used]
     driven = free[0] if any(t.is_complex(n) for n in t.before()) else ""

@@ -1,4 +1,4 @@
-"""S6: the selective scan with low-rank Δ, in real arithmetic, chunk by chunk so that memory stays bounded."""
+"""S6: the selective scan with low-rank Δ, in real arithmetic and bounded memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from centaurus.kernels.precision import check_precision, full_precision, without_autocast, working
 from centaurus.kernels.scan import SelectiveScan
@@ -16,7 +15,7 @@ from centaurus.native.functions import Selective, usable
 from centaurus.ssm.kernel import DT_RANGE, kaiming_uniform
 from centaurus.ssm.topology import BlockCounts, check_arguments
 
-CHUNK = 32
+CHUNK = 32  # samples up to which doubling is faster than a scan
 LOW_RANK = 16
 
 
@@ -32,7 +31,7 @@ class S6(Layer):
         rank: of the projection that gives Δ; a sixteenth of the channels if not given.
         weighted: whether there is a weight E for each channel and state; False is Mamba's layer.
 
-    Example::
+    A layer with a mixer to 32 channels.
 
         layer = S6(16, 32, states=8)
         y = layer(torch.randn(4, 16, 1000))                     # (4, 32, 1000)
@@ -81,7 +80,7 @@ class S6(Layer):
         }
 
     def undecayed(self) -> list[nn.Parameter]:
-        """Parameters that get no weight decay: A and Δ's bias."""
+        """Return the parameters that get no weight decay: A and Δ's bias."""
         return [self.A_log, self.dt_bias]
 
     def extra_repr(self) -> str:
@@ -99,7 +98,7 @@ class S6(Layer):
         return BlockCounts(3 * h * n + weights + gate + mixer, flops, h * n)
 
     def init_state(self, batch: int) -> State:
-        """Zeros of shape (batch, channels, states)."""
+        """Return zeros of shape (batch, channels, states)."""
         dtype = working(self.A_log.dtype)
         return torch.zeros(batch, self.in_channels, self.states, device=self.A_log.device, dtype=dtype)
 
@@ -108,48 +107,35 @@ class S6(Layer):
         x = self.init_state(u.shape[0]) if state is None else state
         assert isinstance(x, Tensor)
         check_precision(u, x.dtype)
-        scan = self._chunk if u.shape[-1] <= CHUNK else self._chunks
-        if scan == self._chunks and torch.compiler.is_dynamo_compiling():  # which would unroll the chunks
-            scan = torch.compiler.disable(self._chunks)
         with without_autocast(u):
-            if state is None and not keep and u.shape[-1] > CHUNK and not torch.compiler.is_dynamo_compiling():
-                with full_precision(u):
-                    y = self._whole(u.to(x.dtype))
-            else:
-                y, x = scan(u.to(x.dtype), x)
+            with full_precision(u):
+                y, x = self._scan(u.to(x.dtype), x)
             if self.M is not None:
                 y = self.M.to(y.dtype) @ y
         return y.to(torch.promote_types(u.dtype, self.A_log.dtype)), x
 
-    def _whole(self, u: Tensor) -> Tensor:
-        """A whole signal (b, i, t) from zero history, in native code where that is compiled."""
+    def _scan(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        if u.shape[-1] <= CHUNK:
+            return self._by_doubling(u, x)
+        if torch.compiler.is_dynamo_compiling():  # which would unroll the samples
+            y, x = torch.compiler.disable(self._by_samples)(u, x)
+            return y, x
+        return self._by_samples(u, x)
+
+    def _by_samples(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Run a signal (b, i, t) from state (b, i, n), sample by sample: in native code where that is compiled."""
         down, up, B, C, A_log = (p.to(u.dtype) for p in (self.dt_down, self.dt_up, self.B, self.C, self.A_log))
         flat = u.transpose(0, 1).reshape(u.shape[1], -1)
         dt = nn.functional.softplus(torch.addmm(self.dt_bias.to(u.dtype)[:, None], up, down @ flat))
         dt = dt.view(u.shape[1], u.shape[0], -1).transpose(0, 1)
         into, out_of = u.transpose(1, 2) @ B.t(), u.transpose(1, 2) @ C.t()  # b t n
         E = torch.ones_like(A_log) if self.E is None else self.E.to(u.dtype)
-        run = Selective if usable(u) else SelectiveScan
-        y: Tensor = run.apply(u, dt, into, out_of, torch.exp(A_log), E)
-        return y
+        scan = Selective if usable(u) else SelectiveScan
+        y, last = scan.apply(u, dt, into, out_of, torch.exp(A_log), E, x)
+        return y, last
 
-    def _chunks(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Chunk after chunk; for backward only the states between them are kept."""
-        pieces = []
-        for piece in u.split(CHUNK, -1):
-            if torch.is_grad_enabled():
-                y, x = checkpoint(self._chunk, piece, x, use_reentrant=False)
-            else:
-                y, x = self._chunk(piece, x)
-            pieces.append(y)
-        return torch.cat(pieces, -1), x
-
-    def _chunk(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One chunk (b, i, t) from state (b, i, n): doubling with factors of at most one, no division."""
-        with full_precision(u):
-            return self._scan(u, x)
-
-    def _scan(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_doubling(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Run a short signal (b, i, t) from state (b, i, n): factors of at most one, no division, few calls."""
         dtype = u.dtype
         low = self.dt_down.to(dtype) @ u
         dt = nn.functional.softplus(self.dt_up.to(dtype) @ low + self.dt_bias.to(dtype)[:, None])  # b i t

@@ -83,13 +83,13 @@ def advance(w: Route, u: Tensor, known: PieceTables, state: Tensor) -> tuple[Ten
 
 
 def _later(t: Topology, letter: str) -> list[str]:
-    """Index strings of what comes after an operand (or after K, or after nothing), the output included."""
+    """Return the index strings of what comes after an operand (or after K, or after nothing), the output included."""
     order = ["", *t.before(), "K", *t.after()]
     return [t.indices(n) for n in order[order.index(letter) + 1 :] if n != "K"] + [t.expression.output]
 
 
 def _result(x: str, y: str, later: set[str]) -> str:
-    """Indices left after contracting x with y: batch and time stay last."""
+    """Return the indices left after contracting x with y: batch and time stay last."""
     needed = set("".join(later))
     kept = [i for i in dict.fromkeys(y + x) if i in needed and i not in "bt"]
     return "".join(kept) + "bt"
@@ -98,7 +98,7 @@ def _result(x: str, y: str, later: set[str]) -> str:
 def _chunks(
     link: Chunked, u: Tensor, tables: Sequence[Tensor], state: Tensor, log_a: Tensor, modes: str
 ) -> tuple[Tensor, Tensor]:
-    """One chunk in real arithmetic, several by the scan; the last may be shorter than the others."""
+    """Run one chunk in real arithmetic, several by the scan; the last may be shorter than the others."""
     _, _, into, out_of = link.indices()
     batched = "b" + modes
     if u.shape[-1] == link.chunk:

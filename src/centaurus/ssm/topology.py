@@ -61,21 +61,21 @@ class Topology:
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def letters(self) -> list[str]:
-        """Operands that are parameters, in the equation's order."""
+        """Return the operands that are parameters, in the equation's order."""
         return [name for name in self.expression.names if name not in ("u", "K")]
 
     def indices(self, letter: str) -> str:
-        """An operand's indices."""
+        """Return an operand's indices."""
         return self.expression.operands[self.expression.names.index(letter)]
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def weights(self) -> list[str]:
-        """Operands over K's own indices: they weight the modes."""
+        """Return the operands over K's own indices, which weight the modes."""
         return [name for name in self.letters() if set(self.indices(name)) <= set(self.modes)]
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def before(self) -> list[str]:
-        """Operands that act before the state: they hold an index of u that is neither in K nor in the output.
+        """Return the operands that act before the state: they hold an index of u that neither K nor the output has.
 
         So does an operand that takes over such an index from one of these (D_np after B_pi).
         """
@@ -88,23 +88,23 @@ class Topology:
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def after(self) -> list[str]:
-        """Operands that act after the state."""
+        """Return the operands that act after the state."""
         return [name for name in self.letters() if name not in self.before() and name not in self.weights()]
 
     def is_complex(self, letter: str) -> bool:
-        """Whether an operand has real and imaginary parts."""
+        """Return whether an operand has real and imaginary parts."""
         return self.complex and letter not in REAL_ONLY
 
     def shape(self, letter: str) -> tuple[int, ...]:
-        """Shape of an operand's parameter; complex ones have a last axis of 2."""
+        """Return the shape of an operand's parameter; complex ones have a last axis of 2."""
         return (*(self.size[i] for i in self.indices(letter)), *((2,) if self.is_complex(letter) else ()))
 
     def count(self, indices: str) -> int:
-        """Product of sizes."""
+        """Return the product of the sizes of indices."""
         return math.prod(self.size[i] for i in indices)
 
     def fan_in(self, letter: str) -> int:
-        """Product of the indices that an operand sums: those that neither the output nor a later operand needs."""
+        """Return the product of the indices that an operand sums: those that no later operand and no output needs."""
         order = [*self.before(), *self.weights(), *self.after()]
         later = set(self.expression.output).union(*(self.indices(n) for n in order[order.index(letter) + 1 :]))
         if letter in self.before():
@@ -112,7 +112,7 @@ class Topology:
         return self.count("".join(i for i in self.indices(letter) if i not in later))
 
     def step_indices(self) -> str:
-        """Indices of Δ: K's that are not the output's alone; where K has none of u's, those that projections reach."""
+        """Return the indices of Δ: K's that are not only the output's, or the projections' if K has none of u's."""
         inner = "".join(i for i in self.modes if i in self.channels_in or i not in self.channels_out)
         if set(inner) & set(self.channels_in):
             return inner
@@ -120,7 +120,7 @@ class Topology:
         return "".join(i for i in inner if i in reached) or inner
 
     def counts(self, convention: str = "table") -> BlockCounts:
-        """The paper's formulas: biases, norms and Δ are not counted. ``results`` leaves out adding the input."""
+        """Return the paper's counts: biases, norms and Δ are not counted. ``results`` leaves out adding the input."""
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
         if convention == "results" and self.complex:
@@ -163,7 +163,7 @@ def _named(text: str) -> Expression:
 
 @lru_cache(maxsize=1024)
 def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> Topology:
-    """The topology of an equation with these sizes (of every index but b and t)."""
+    """Return the topology of an equation with these sizes (of every index but b and t)."""
     expression = _named(text)
     needed = {i for op in expression.operands for i in op} - {"b", "t"}
     size_of = dict(sizes)
@@ -187,7 +187,7 @@ def topology(text: str, sizes: tuple[tuple[str, int], ...], complex: bool) -> To
 def named_sizes(
     name: str, in_channels: int, out_channels: int, states: int, substates: int, groups: int
 ) -> tuple[tuple[str, int], ...]:
-    """Sizes of a named topology's indices from a layer's arguments."""
+    """Return the sizes of a named topology's indices from a layer's arguments."""
     if name not in EQUATIONS:
         raise ValueError(
             f"unknown topology {name!r}: choose one of {', '.join(EQUATIONS)}, or write an equation 'u_bit … -> y_bjt'"

@@ -1,4 +1,4 @@
-"""Plans as plain data for the plan explorer: one in full, one row of a map, and a grid for a site without a server."""
+"""Plans as plain data for the plan explorer: one in full, a row of a map, and a grid for a site without a server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GRID = {"b": (1, 8, 64), "t": (1_024, 16_384, 262_144), "i": (8, 32, 128), "n": 
 
 
 class QueryError(ValueError):
-    """A question about a plan that cannot be answered, in words for whoever asked."""
+    """A query that cannot be answered; the message is shown to the user."""
 
 
 def answer_plan(query: Mapping[str, str], device: Device | str = "cpu") -> dict[str, Any]:
-    """The plan of ``equation`` (a topology's name or an equation) at the sizes given as ``b=8&t=16384&…``."""
+    """Return the plan of ``equation`` (a topology's name or an equation) at the sizes given as ``b=8&t=16384&…``."""
     equation = _read(query)
     e = equation.expression
     plans = {name: _plan(equation, name, device) for name in NAMES}
@@ -44,7 +44,7 @@ def answer_plan(query: Mapping[str, str], device: Device | str = "cpu") -> dict[
 
 
 def answer_row(query: Mapping[str, str], device: Device | str = "cpu") -> dict[str, Any]:
-    """A row of a map: the best plan and the paper's choice at every value of one size (``across=i&values=4,8,16``)."""
+    """Return a row of a map: the best plan and the paper's at every value of one size (``across=i&values=4,8,16``)."""
     index, values = query.get("across", ""), query.get("values", "").split(",")
     if not 0 < len(values) <= MOST_CELLS:
         raise QueryError(f"a row of a map has 1 to {MOST_CELLS} values, got {len(values)}")
@@ -58,7 +58,7 @@ def answer_row(query: Mapping[str, str], device: Device | str = "cpu") -> dict[s
 
 
 def grid() -> dict[str, Any]:
-    """Plans of every topology over a grid of sizes, for the default CPU profile, with equal steps stored once."""
+    """Return plans of every topology over a grid of sizes, for the default CPU, with equal summaries stored once."""
     summaries: dict[str, int] = {}
     answers: dict[str, Any] = {}
     for name in EQUATIONS:
@@ -94,7 +94,7 @@ def _shorten(plan: dict[str, Any], summaries: dict[str, int]) -> None:
 
 
 def _read(query: Mapping[str, str]) -> Topology:
-    """The topology that a query asks for, with every size checked. ``ValueError`` says what is wrong."""
+    """Return the topology of a query, with every size checked; ``ValueError`` says what is wrong."""
     name = query.get("equation", "bottleneck").strip()
     if len(name) > LONGEST_EQUATION:
         raise QueryError(f"an equation has at most {LONGEST_EQUATION} characters, got {len(name)}")
@@ -145,7 +145,7 @@ def _cell(plans: Mapping[str, Plan]) -> dict[str, Any]:
 
 
 def _total(plan: Plan) -> dict[str, Any]:
-    """A plan on one line with its estimates."""
+    """Return the summary and the estimates of a plan."""
     return {
         "name": plan.name,
         "summary": plan.summary(),
@@ -157,19 +157,5 @@ def _total(plan: Plan) -> dict[str, Any]:
 
 
 def _full(plan: Plan) -> dict[str, Any]:
-    """A plan with its steps."""
-    return _total(plan) | {
-        "steps": [
-            {
-                "kind": step.kind,
-                "equation": step.equation,
-                "domain": step.output.domain,
-                "chunk": step.chunk,
-                "flops": step.flops,
-                "seconds": step.seconds,
-                "backward_seconds": step.backward_seconds,
-                "bytes": step.kept + step.transient,
-            }
-            for step in plan.steps
-        ]
-    }
+    """Return a plan with its steps."""
+    return _total(plan) | {"steps": plan.json()["steps"]}

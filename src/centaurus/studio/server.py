@@ -1,4 +1,4 @@
-"""The files of the studio by their paths, written as a static site or served on the loopback interface with plans."""
+"""Serve the studio on the loopback interface with plans, or write it as a static site."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TYPES = {
     ".wasm": "application/wasm",
     ".flac": "audio/flac",
 }
-# Only the page's own files; WebAssembly may be compiled, text may not be run; no markup is made from strings.
+# Only the site's own files; WebAssembly may be compiled, strings may not be evaluated or parsed as markup.
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "media-src 'self' blob:; worker-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -66,7 +66,7 @@ class Page:
 
 
 def site(live: bool) -> dict[str, Page]:
-    """Every file by its path below the root. ``live`` says whether a server answers questions about plans."""
+    """Return every file by its path below the root. ``live`` is whether a server answers queries about plans."""
     package = files("centaurus")
     pages = {path: _page(path, file) for path, file in _tree(package / "studio" / "static")}
     for file in sorted((package / "pretrained").iterdir(), key=lambda entry: entry.name):
@@ -79,12 +79,12 @@ def site(live: bool) -> dict[str, Page]:
 
 
 def describe_site(live: bool) -> dict[str, Any]:
-    """Return what the pages ask for first: whether a server answers, the models, the equations and default sizes."""
+    """Return what the pages load first: whether a server answers, the models, the equations and default sizes."""
     return {"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS}
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """Settings of the shipped models that have a WebAssembly module, as their ONNX files carry them."""
+    """Return the settings of the shipped models that have a WebAssembly module, from their ONNX files."""
     folder = files("centaurus") / "pretrained"
     names = sorted(file.name.removesuffix(".wasm") for file in folder.iterdir() if file.name.endswith(".wasm"))
     models = []
@@ -134,6 +134,7 @@ class Server(ThreadingHTTPServer):
     """Serves the site on 127.0.0.1. ``port`` 0 takes a free one; ``url`` is where it answers."""
 
     daemon_threads = True
+    allow_reuse_address = os.name != "nt"  # Windows would let two servers have one port
 
     def __init__(self, port: int = PORT) -> None:
         self.pages: dict[str, Page] = site(live=True)
@@ -147,7 +148,7 @@ class Server(ThreadingHTTPServer):
 
     @lru_cache(maxsize=128)  # noqa: B019 - one server a process
     def body(self, path: str) -> tuple[bytes, bytes]:
-        """A file's bytes, plain and compressed."""
+        """Return a file's bytes, plain and compressed."""
         data = self.pages[path].read()
         return data, gzip.compress(data, 6, mtime=0)
 

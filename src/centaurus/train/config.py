@@ -92,12 +92,12 @@ class Training:
             raise ValueError(f"batch {self.batch} cannot be taken in {self.accumulate} equal parts (accumulate)")
 
     def total_steps(self, epoch_items: int) -> int:
-        """Optimiser steps of the whole run, where the budget is not the clock."""
+        """Return the optimiser steps of the whole run, where the budget is not minutes."""
         return self.steps if self.steps else math.ceil(self.epochs * epoch_items / self.batch)
 
 
 def override(config: C, pairs: Iterable[str]) -> C:
-    """The configuration with ``key=value`` pairs applied. A budget replaces the one that was there."""
+    """Return the configuration with ``key=value`` pairs applied. A budget replaces the one before."""
     values = dict(_pair(config, text) for text in pairs)
     budgets = [name for name in BUDGETS if name in values]
     cleared: dict[str, Any] = dict.fromkeys(BUDGETS, 0) if budgets else {}
@@ -120,7 +120,7 @@ def _pair(config: Training, text: str) -> tuple[str, Any]:
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """``; did you mean batch?``, or all that there are."""
+    """Return ``; did you mean batch?``, or a list of all names if none is close."""
     names = list(known)
     close = get_close_matches(key, names, 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(names))}"
@@ -139,12 +139,12 @@ def explain(kind: type[Training]) -> dict[str, str]:
 
 
 def to_data(config: Training) -> dict[str, Any]:
-    """The configuration as JSON holds it."""
+    """Return the configuration as plain data."""
     return asdict(config)
 
 
 def from_data(kind: type[C], data: dict[str, Any]) -> C:
-    """A configuration from what ``to_data`` gave."""
+    """Return a configuration from the result of ``to_data``."""
     names = {field.name for field in fields(kind)}
     unknown = sorted(set(data) - names)
     if unknown:

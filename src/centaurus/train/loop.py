@@ -1,7 +1,9 @@
-"""The training loop: batches in order, losses, optimiser steps, validations and checkpoints.
+"""The order of the data and the training loop: batches, losses, optimiser steps, validations and checkpoints.
 
-It is the same for one process and for many under torchrun, for every task, and for a run that starts and one that
-goes on. Nothing in it is random but the network's own dropout, whose state the checkpoints keep.
+The order is a pure function of seed, epoch and index. All epochs are one endless sequence of positions; an optimiser
+step takes the next ``batch`` of them, whatever the number of processes, and a resumed run starts at the position where
+it stopped. The loop is the same for one process and for many under torchrun, and for every task; nothing in it is
+random but the network's own dropout, whose state the checkpoints keep.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
+from itertools import count
 from pickle import UnpicklingError
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -26,16 +31,16 @@ from accelerate.utils import load
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
 
+from centaurus.data.examples.rows import evenly_spaced
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.models.io import save
 from centaurus.models.network import Network
 from centaurus.train.config import Training
-from centaurus.train.loader import Examples, Order, batches, validation
-from centaurus.train.log import Diary, Watcher
 from centaurus.train.objectives import Batch, Example, Objective
 from centaurus.train.optim import OPTIMIZERS, Average, Budget, Muon, cosine, set_rate
-from centaurus.train.run import DiskError, Run, RunError, Standing, TrainingError
+from centaurus.train.run import DiskError, Logger, Run, RunError, Standing, TrainingError, Watcher
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 AVERAGE, RANDOM_STATES = "average.safetensors", "random_states_{}.pkl"  # of a checkpoint
@@ -44,6 +49,102 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
 NEVER = 2**31 - 1  # bytes, the largest threshold: freed memory is never given back
 Figures = dict[str, float]
 Terms = dict[str, torch.Tensor]
+Item = dict[str, np.ndarray[Any, Any]]
+Key = tuple[int, int]
+
+
+class Examples(Protocol):
+    """Examples to train or validate on. Whatever is random in an example comes from the generator it is given."""
+
+    def size(self) -> int:
+        """Return the number of examples in an epoch."""
+
+    def draw(self, epoch: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        """Return the ``size()`` examples of this epoch, in order: a permutation, or a new selection."""
+
+    def example(self, index: int, rng: np.random.Generator) -> Item:
+        """Return one example: arrays by name, ``audio`` (1, time) among them."""
+
+
+class Keyed(Dataset[Item]):
+    """A corpus by (epoch, index): the same key gives the same numbers in any process."""
+
+    def __init__(self, corpus: Examples, seed: int) -> None:
+        self.corpus, self.seed = corpus, seed
+
+    def __getitem__(self, key: Key) -> Item:
+        return self.corpus.example(key[1], np.random.default_rng([self.seed, 1, *key]))
+
+
+class Order(Sampler[list[Key]]):
+    """Batches of keys for one process from a step on, without end."""
+
+    def __init__(self, corpus: Examples, seed: int, batch: int, rank: int = 0, ranks: int = 1, start: int = 0) -> None:
+        if corpus.size() < 1:
+            raise ValueError("there is nothing to train on: the corpus has no examples")
+        if batch % ranks:
+            raise ValueError(f"a batch of {batch} rows cannot be shared equally by {ranks} processes")
+        self.share, self.rank, self.batch, self.start = batch // ranks, rank, batch, start
+        self.size = corpus.size()
+
+        @lru_cache(maxsize=2)
+        def order(epoch: int) -> np.ndarray[Any, Any]:
+            drawn = corpus.draw(epoch, np.random.default_rng([seed, 0, epoch]))
+            if len(drawn) != self.size:
+                raise ValueError(f"epoch {epoch} has {len(drawn)} examples, the first had {self.size}")
+            return drawn
+
+        self.order = order
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for step in count(self.start):
+            first = step * self.batch + self.rank * self.share
+            yield [self.key(position) for position in range(first, first + self.share)]
+
+    def key(self, position: int) -> Key:
+        """Return the key at a position of the endless sequence."""
+        epoch, place = divmod(position, self.size)
+        return epoch, int(self.order(epoch)[place])
+
+
+def collate(items: Sequence[Item]) -> dict[str, torch.Tensor]:
+    """Return arrays stacked by name; where their last axes differ, the shorter ones are padded with zeros."""
+    return {name: torch.from_numpy(_stack([item[name] for item in items])) for name in items[0]}
+
+
+def _stack(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    if arrays[0].ndim == 0 or len({a.shape for a in arrays}) == 1:
+        return np.stack(arrays)
+    longest = max(a.shape[-1] for a in arrays)
+    stacked = np.zeros((len(arrays), *arrays[0].shape[:-1], longest), arrays[0].dtype)
+    for row, a in zip(stacked, arrays, strict=True):
+        row[..., : a.shape[-1]] = a
+    return stacked
+
+
+def batches(corpus: Examples, seed: int, order: Order, workers: int, pin: bool = False) -> DataLoader[Item]:
+    """Return the endless training batches of this process."""
+    return _loader(Keyed(corpus, seed), order, workers, pin)
+
+
+def validation(corpus: Examples, batch: int, limit: int, rank: int, ranks: int, workers: int) -> DataLoader[Item]:
+    """Return this process's share of the validation examples: one pass, the same every time."""
+    keys = [(0, index) for index in evenly_spaced(corpus.size(), limit)[rank::ranks]]
+    groups = [keys[k : k + batch] for k in range(0, len(keys), batch)]
+    return _loader(Keyed(corpus, 0), groups, min(workers, len(groups)), False)
+
+
+def _loader(dataset: Keyed, order: Order | list[list[Key]], workers: int, pin: bool) -> DataLoader[Item]:
+    """Return a loader with its own generator: torch's global one belongs to dropout, which a resumed run repeats."""
+    return DataLoader(
+        dataset,
+        batch_sampler=order,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin,
+        generator=torch.Generator(),
+    )
 
 
 class Data(NamedTuple):
@@ -71,7 +172,7 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
     budget = Budget(0 if config.minutes else config.total_steps(data.train.size()), config.minutes)
     done = budget.progress(standing.step, standing.seconds)
     standing = replace(standing, validations=min(standing.validations, int(done * config.validations)))  # if extended
-    diary = Diary(run, watcher, standing) if accelerator.is_main_process else None
+    logger = Logger(run, watcher, standing) if accelerator.is_main_process else None
     saved = standing.seconds
 
     with _explained(run), _source(data.train, config, accelerator, standing.step) as source:
@@ -95,32 +196,32 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
             standing = replace(standing, seconds=standing.seconds + passed)
             _check_loss(terms["loss"], standing.step, config.lr, run)
             done = budget.progress(standing.step, standing.seconds)
-            if diary is not None:
-                diary.count_audio(audio / objective.rate)
+            if logger is not None:
+                logger.count_audio(audio / objective.rate)
                 if standing.step % config.log_every == 0 or done >= 1:
                     epoch = standing.step * config.batch / data.train.size()
-                    diary.trained(standing, {"epoch": epoch, "progress": done, "lr": lr}, terms)
+                    logger.trained(standing, {"epoch": epoch, "progress": done, "lr": lr}, terms)
 
             if done >= 1 or int(done * config.validations) > standing.validations:
                 figures, examples = _validate(objective, average.net, data.validate, config, accelerator)
                 standing, best = judged(standing, figures[objective.monitor], objective.lower_is_better)
                 standing = replace(standing, validations=int(done * config.validations))
-                if diary is not None:
-                    diary.validated(standing, figures, best)
-                    diary.examples(examples, objective.rate, standing.step)
+                if logger is not None:
+                    logger.validated(standing, figures, best)
+                    logger.examples(examples, objective.rate, standing.step)
                     if best:
                         checkpoints.keep("best")
             elif standing.seconds - saved < 60 * config.save_minutes:
                 continue
             checkpoints.save(model, standing)
             saved = standing.seconds
-        if diary is not None:
-            diary.close()
+        if logger is not None:
+            logger.close()
     return standing
 
 
 def compiles(setting: str) -> bool:
-    """Whether to use torch.compile: as the setting says, or for auto where there is a GPU with Triton."""
+    """Return whether to use torch.compile: as the setting says, or for auto where there is a GPU with Triton."""
     if setting == "auto":
         return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
     return setting == "true"
@@ -146,7 +247,7 @@ def check_precision(precision: str) -> None:
 
 
 def _accelerator(precision: str) -> Accelerator:
-    """Devices and processes as torchrun gives them; half precision where there is hardware for it, or on request."""
+    """Return the devices and processes that torchrun gives; half precision where hardware has it, or on request."""
     check_precision(precision)
     cuda = torch.cuda.is_available()
     if precision == "auto":
@@ -159,7 +260,7 @@ def _accelerator(precision: str) -> Accelerator:
 
 @contextmanager
 def _source(corpus: Examples, config: Training, accelerator: Accelerator, step: int) -> Iterator[Iterator[Batch]]:
-    """This process's batches from a step on; its workers end with it."""
+    """Yield this process's batches from a step on; their workers end with the context."""
     rank, ranks, part = accelerator.process_index, accelerator.num_processes, config.batch // config.accumulate
     order = Order(corpus, config.seed, part, rank, ranks, step * config.accumulate)
     pin = accelerator.device.type == "cuda"
@@ -178,14 +279,14 @@ def _step(
     config: Training,
     accelerator: Accelerator,
 ) -> Terms:
-    """One optimiser step over the parts of a batch: the mean of each loss, the gradient's norm, the samples seen.
+    """Take one optimiser step over the parts of a batch; return the mean losses, the gradient's norm and the samples.
 
     Figures stay on the device: reading one would make the host wait for the step.
     """
     model.train()
     sums: Terms = {}
     samples = 0
-    fraction = torch.full((), progress, device=accelerator.device)  # compiled code is made anew for every other float
+    fraction = torch.full((), progress, device=accelerator.device)  # torch.compile would compile again for every float
     for part in range(config.accumulate):
         batch = _moved(next(source), accelerator.device)
         last = part == config.accumulate - 1
@@ -212,12 +313,12 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
 
 
 def _in_step(device: torch.device, config: Training) -> bool:
-    """Whether figures are read after every step: on a CPU, where that costs nothing, and if the clock ends the run."""
+    """Return whether figures are read after every step: on a CPU, where that is free, and if minutes end the run."""
     return device.type == "cpu" or bool(config.minutes)
 
 
 def _agreed(accelerator: Accelerator, steps: Sequence[Terms], passed: float) -> tuple[Figures, float, float]:
-    """Means over the processes of the last step's losses and of the time passed; and the samples of all steps.
+    """Return means over the processes of the last step's losses and of the time passed, and the samples of all steps.
 
     The loss is the last one, or one before it that is not a number.
     """
@@ -241,7 +342,7 @@ def _check_loss(loss: float, step: int, lr: float, run: Run) -> None:
 def _validate(
     objective: Objective, net: Network, corpus: Examples, config: Training, accelerator: Accelerator
 ) -> tuple[Figures, list[Example]]:
-    """Figures over all processes, and examples of the first batch."""
+    """Return the figures of a validation over all processes, and examples of its first batch."""
     rank, ranks = accelerator.process_index, accelerator.num_processes
     rows = max(1, config.batch // config.accumulate // ranks)
     totals: dict[str, torch.Tensor] = {}
@@ -260,7 +361,7 @@ def _validate(
 
 @contextmanager
 def _explained(run: Run) -> Iterator[None]:
-    """A full disk or a data worker that died, in words that say what to do."""
+    """Raise the errors of a full disk and of a data worker that died again, with what to do about them."""
     try:
         yield
     except OSError as error:
@@ -349,7 +450,7 @@ def _contiguous(net: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def judged(standing: Standing, value: float, lower: bool) -> tuple[Standing, bool]:
-    """The standing after a validation, and whether it was the best so far."""
+    """Return the standing after a validation, and whether it was the best so far."""
     better = standing.best is None or (value < standing.best if lower else value > standing.best)
     if better:
         standing = replace(standing, best=value)

@@ -19,12 +19,12 @@ from centaurus.models.build import Classifier, Denoiser, Recognizer
 from centaurus.models.network import Network
 from centaurus.train import losses
 from centaurus.train.losses import RELATIVE_LOSSES, Weight, read_weights, to_unit
-from centaurus.train.teachers import Answers, Wav2Vec2
+from centaurus.train.targets import Answers, Wav2Vec2
 
 Batch = dict[str, Tensor]
 Terms = dict[str, Tensor]
 POSITIVE = 3.0  # weight of a frame at the end of a word: there are far fewer of them than of background
-SOFTNESS = 2.0  # of a teacher's answers: what it thinks of the other classes counts too
+TEMPERATURE = 2.0  # of distillation: above 1, the probabilities of the other classes count more
 Sums = dict[str, tuple[float, float]]  # a figure is its first sum over its second
 
 
@@ -53,7 +53,7 @@ class Objective(nn.Module, ABC):
 
     @final  # type: ignore[misc]
     def forward(self, batch: Batch, progress: float | Tensor) -> Terms:
-        """Every loss with its weight, by name, and the sum.
+        """Return every loss with its weight, by name, and the sum.
 
         ``progress`` as a tensor keeps torch.compile from compiling again for every number.
         """
@@ -73,7 +73,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def measure(self, net: Network, batch: Batch) -> Sums:
-        """Sums of figures over the rows of a validation batch, for the network given (the average)."""
+        """Return sums of figures over the rows of a validation batch, for this network (the average)."""
 
     def examples(self, net: Network, batch: Batch) -> list[Example]:
         """Return signals of a validation batch for the log: audio and spectrograms."""
@@ -107,8 +107,8 @@ class Classify(Objective):
 
     def term(self, name: str, outputs: tuple[Tensor, ...], batch: Batch) -> Tensor:
         if name == "taught":
-            ours, theirs = (functional.log_softmax(x.float() / SOFTNESS, 1) for x in outputs)
-            return SOFTNESS**2 * functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+            ours, theirs = (functional.log_softmax(x.float() / TEMPERATURE, 1) for x in outputs)
+            return TEMPERATURE**2 * functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
         return functional.cross_entropy(outputs[0].float(), batch["label"], label_smoothing=self.smoothing)
 
     def measure(self, net: Network, batch: Batch) -> Sums:
@@ -256,7 +256,7 @@ class Recognise(Objective):
         )
 
     def alignment(self, batch: Batch, frames: int) -> tuple[Tensor, Tensor]:
-        """The token of every frame (batch, frames), words being around their ends; and where words begin."""
+        """Return the token of every frame (batch, frames), words being around their ends; and where words begin."""
         if "ends" not in batch:
             raise ValueError("these losses need the times of words, which these recordings do not have")
         words, count = batch["tokens"], batch["tokens_length"]
@@ -293,10 +293,10 @@ class Recognise(Objective):
 
 
 def text_bytes(text: str) -> np.ndarray[Any, Any]:
-    """A transcript as an array, to travel with a batch."""
+    """Return a transcript as an array, which can be part of a batch."""
     return np.frombuffer(normalise(text).encode(), np.uint8).copy()
 
 
 def text_of(row: Tensor) -> str:
-    """The transcript of a row that ``text_bytes`` made and padding followed."""
+    """Return the transcript of a row that ``text_bytes`` made and collation padded."""
     return bytes(row.to(torch.uint8).tolist()).rstrip(b"\0").decode()

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import distributed, nn
 
+from centaurus.kernels.precision import multiplied, suits_onednn
 from centaurus.models.network import Network
 
 SPARED = ("bias", "D")
@@ -135,12 +136,26 @@ def orthogonal(x: torch.Tensor) -> torch.Tensor:
     """Matrices (count, rows, columns) with the same singular vectors, and singular values near 1: Newton and Schulz."""
     wide = x.mT if x.shape[1] > x.shape[2] else x
     wide = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-12)
-    a, b, c = QUINTIC
-    for _ in range(5):
-        square = wide @ wide.mT
-        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        wide = torch.baddbmm(wide, polynomial, wide, beta=a)
+    if suits_onednn(wide[0], wide[0].mT):
+        wide = torch.stack([_by_matrix(each) for each in wide])
+    else:
+        a, b, c = QUINTIC
+        for _ in range(5):
+            square = wide @ wide.mT
+            polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+            wide = torch.baddbmm(wide, polynomial, wide, beta=a)
     return wide.mT if x.shape[1] > x.shape[2] else wide
+
+
+def _by_matrix(x: torch.Tensor) -> torch.Tensor:
+    """The rounds of ``orthogonal`` for one matrix, by products of the faster library."""
+    a, b, c = QUINTIC
+    x = x.contiguous()
+    for _ in range(5):
+        square = multiplied(x, x.t())
+        polynomial = multiplied(square, square).mul_(c).add_(square, alpha=b)
+        x = multiplied(polynomial, x).add_(x, alpha=a)
+    return x
 
 
 def muon(net: nn.Module, lr: float, decay: float, rounded: bool = False) -> Muon:

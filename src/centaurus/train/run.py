@@ -1,7 +1,7 @@
 """A run folder that describes itself: configuration, environment, log, checkpoints, models and card.
 
 config.json        the recipe with every setting          environment.json   versions, machine, git revision
-data.json          what was found, and what was left out  clips.json         a fingerprint of every clip
+data.json          notes on the data, and files left out  clips.json         a fingerprint of every clip
 log.jsonl          a line for every figure taken
 tensorboard/       the same, with audio and spectrograms  checkpoints/       step-N: all that resuming needs
 best.safetensors   the averaged weights that did best     last.safetensors   those of the newest checkpoint
@@ -17,19 +17,24 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from centaurus.audio.signal import Samples, spectrogram
+from centaurus.models.network import Network, count
 from centaurus.system import FileError, OutputError, write_file
+from centaurus.tasks import TASKS
+from centaurus.train.objectives import Example
 
 CHECKSUMS, STANDING = "checksums.json", "standing.json"
 PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr", "tokenizers", "safetensors")
+SECONDS = 10  # of audio for each example
 
 
 class TrainingError(RuntimeError):
@@ -74,14 +79,14 @@ class Run:
             made = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
             run.folder.mkdir(parents=True, exist_ok=True)
         except NotADirectoryError as error:
-            raise OutputError("cannot be made a folder: a file is in the way", run.folder) from error
+            raise OutputError("cannot be a folder: there is a file of that name", run.folder) from error
         run._made = made or [run.folder]
         run.write_json("config.json", description)
         run.write_json("environment.json", environment())
         return run
 
     def discard(self) -> None:
-        """Remove a folder that this process made, with those above it that it made too, if nothing was learnt in it."""
+        """Remove a folder that this process made, and its new parent folders, if nothing was trained in it."""
         if not self._made or self.last_checkpoint() is not None or next(self.records(), None) is not None:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -119,7 +124,7 @@ class Run:
         return run
 
     def description(self) -> dict[str, Any]:
-        """The recipe, the data and every setting, as they were given at the start."""
+        """Return the recipe, the data and every setting, as at the start of the run."""
         return self.read_json("config.json")
 
     def notes(self) -> dict[str, Any]:
@@ -130,7 +135,7 @@ class Run:
         return notes
 
     def clips(self) -> dict[str, str] | None:
-        """The fingerprints of the clips it learnt from; None for a run that has not begun."""
+        """Return the fingerprints of the clips it is trained on; None for a run that has not begun."""
         return self.read_json("clips.json") if (self.folder / "clips.json").exists() else None
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -188,7 +193,7 @@ class Run:
         return self.folder / "checkpoints"
 
     def last_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint."""
+        """Return the newest complete checkpoint, if there is one."""
         written = sorted(self.checkpoints.glob("step-*")) if self.checkpoints.is_dir() else []
         return written[-1] if written else None
 
@@ -235,7 +240,7 @@ class Run:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file in a checkpoint but the list of them."""
+    """Return the SHA-256 of every file in a checkpoint but the list of them."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -276,7 +281,7 @@ def _version(name: str) -> str | None:
 
 
 def revision() -> str | None:
-    """The git revision of the source, with ``+changes`` where files differ from it; None for an installed package."""
+    """Return the git revision of the source, with ``+changes`` if files differ; None for an installed package."""
     here = Path(__file__).parent
     try:
         commit = _git(here, "rev-parse", "HEAD")
@@ -288,3 +293,122 @@ def revision() -> str | None:
 def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
+
+
+class Watcher(Protocol):
+    """Callbacks of a run in progress."""
+
+    def prepared(self, notes: dict[str, Any], left_out: dict[str, str]) -> None:
+        """Called before the first step, with notes on the data and the files that were left out, with the reasons."""
+
+    def trained(self, record: dict[str, Any]) -> None:
+        """Called after a step that was logged."""
+
+    def validated(self, record: dict[str, Any], best: bool) -> None:
+        """Called after a validation."""
+
+
+class Logger:
+    """Writes figures to the log, to TensorBoard and to a watcher. Equal runs have equal lines, but for the times."""
+
+    def __init__(self, run: Run, watcher: Watcher | None, standing: Standing) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run, self.watcher = run, watcher
+        # Records after this step are from before a crash, and are hidden.
+        self.board = SummaryWriter(str(run.folder / "tensorboard"), purge_step=standing.step + 1)
+        self.since, self.audio = standing.seconds, 0.0
+
+    def count_audio(self, seconds: float) -> None:
+        """Count the audio of a step, for the speed."""
+        self.audio += seconds
+
+    def trained(self, standing: Standing, place: dict[str, float], terms: dict[str, float]) -> None:
+        """Log a step, with the speed since the last one."""
+        speed = self.audio / max(standing.seconds - self.since, 1e-9)
+        times = {"seconds": round(standing.seconds, 3), "audio_per_second": round(speed, 2)}
+        record = {"kind": "train", "step": standing.step, **place, **terms, **times}
+        self.since, self.audio = standing.seconds, 0.0
+        self._write(record)
+        if self.watcher is not None:
+            self.watcher.trained(record)
+
+    def validated(self, standing: Standing, figures: dict[str, float], best: bool) -> None:
+        """Log a validation."""
+        place = {"kind": "validation", "step": standing.step, "best": best}
+        record = {**place, **figures, "seconds": round(standing.seconds, 3)}
+        self._write(record)
+        if self.watcher is not None:
+            self.watcher.validated(record, best)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.run.log(record)
+        for name, value in record.items():
+            if isinstance(value, int | float) and name != "step":
+                self.board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def examples(self, examples: Sequence[Example], rate: int, step: int) -> None:
+        """Write signals of a validation and their spectrograms to TensorBoard."""
+        for name, samples in examples:
+            shown = samples[: SECONDS * rate].detach().float().cpu()
+            self.board.add_audio(name, shown.clamp(-1, 1)[None], step, sample_rate=rate)
+            self.board.add_image(name, picture(shown.numpy()), step)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        self.board.close()
+
+
+def picture(x: Samples, floor: float = 80.0) -> Samples:
+    """Return a grey spectrogram (1, frequency, time), high frequencies on top, scaled from below its peak to it."""
+    decibels = spectrogram(x)
+    return (1 + (decibels - decibels.max()).clip(-floor, 0) / floor)[None, ::-1]
+
+
+def card(run: Run, net: Network) -> str:
+    """Return the model card: its size and cost, its data, its training, and its figures on the validation examples."""
+    described, rate = run.description(), int(net.settings["sample_rate"])
+    report = count(net, rate)
+    checks, best = run.validations(), run.best()
+    facts = {
+        "parameters": f"{report.parameters:,} counted, {report.tensors:,} numbers in the file",
+        "cost": f"{report.flops_per_second / 1e6:.1f} MFLOPs for each second of audio",
+        "latency": f"{report.latency} samples ({1000 * report.latency / rate:g} ms) at {rate:,} Hz",
+        "state": f"{report.state_floats:,} numbers",
+    }
+    if "classes" in net.settings:
+        facts["classes"] = ", ".join(net.settings["classes"])
+    if "tokens" in net.settings:
+        facts["tokens"] = f"{len(net.settings['tokens']):,}"
+    parts = [
+        f"# {described.get('recipe', net.task)}: {described['settings'].get('network', net.task)}",
+        TASKS[net.task].purpose,
+        _table("", facts),
+        "## Validation",
+        f"The averaged weights at step {best.get('step', 0)}, the best of {len(checks)} validations:",
+        _table("figure", _figures(best)),
+        "## Data",
+        f"`{described.get('data', '')}`",
+        _table("", run.notes()),
+        "## Training",
+        f"{checks[-1]['step'] if checks else 0} steps, {_minutes(checks)} minutes. Every setting:",
+        _table("setting", described["settings"]),
+        "## Limits",
+        "The figures above are for data like the validation examples, and only for those. Measure on recordings of "
+        "your own before you rely on it: `centaurus eval best.safetensors --data FOLDER`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(record: dict[str, Any]) -> dict[str, Any]:
+    hidden = ("kind", "step", "seconds", "best")
+    return {name: f"{value:.4g}" for name, value in record.items() if name not in hidden}
+
+
+def _minutes(checks: list[dict[str, Any]]) -> str:
+    return f"{checks[-1]['seconds'] / 60:.1f}" if checks else "0"
+
+
+def _table(head: str, rows: dict[str, Any]) -> str:
+    shown = [f"| {name} | {value if isinstance(value, str) else json.dumps(value)} |" for name, value in rows.items()]
+    return "\n".join([f"| {head} | |", "|---|---|", *shown])

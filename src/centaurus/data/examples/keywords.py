@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio.augment import add_noise, change_speed, coloured, equalised, fit, hum, looped, preceded, shift
-from centaurus.audio.level import dbfs, gain, to_level
+from centaurus.audio.signal import dbfs, gain, to_level
 from centaurus.data.corpus import Corpus
 from centaurus.data.layouts import subset
 from centaurus.decode.keywords import BACKGROUND
@@ -34,6 +34,13 @@ FADE = 160  # samples over which a word comes in and goes out
 EARLY, LATE = 0.06, 0.34  # seconds before and after the end of a word in which frames have its label
 UNSURE = 0.16  # seconds before and after the label that have no weight
 QUIETEST = -120.0  # dBFS: a quieter recording counts as digital silence
+SYNTHETIC_NOISE, SYNTHETIC_GAIN = 0.2, 0.03  # share of noise that is coloured noise, and its amplitude
+# Cumulative shares of backgrounds that are other speech and near-silence (the rest is noise), and their gains in dB.
+OTHER_SPEECH, NEAR_SILENCE = 0.4, 0.6
+NEAR_SILENCE_GAIN, NOISE_GAIN = (-50, 0), (-12, 6)
+# Cumulative shares of histories that are silence and noise (the rest is words), and their gains in dB.
+SILENT_HISTORY, NOISY_HISTORY = 0.2, 0.6
+NOISY_HISTORY_GAIN, WORD_HISTORY_GAIN = (-30, 0), (-10, 5)
 ROOM_SECONDS = 0.3  # length of a room's response
 
 
@@ -92,7 +99,7 @@ class Keywords:
         self._class = {name: number for number, name in enumerate(self.classes)}
 
     def size(self) -> int:
-        """Words and backgrounds in an epoch."""
+        """Return the number of words and backgrounds in an epoch."""
         return len(self.words) + self.backgrounds
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -135,43 +142,48 @@ class Keywords:
 
     def _background(self, rng: np.random.Generator) -> Samples:
         kind = rng.random()
-        if kind < 0.4 and (self.speech or len(self.others)):
+        if kind < OTHER_SPEECH and (self.speech or len(self.others)):
             return self._varied(self._other_speech(rng), rng)
-        level = rng.uniform(-50, 0) if kind < 0.6 else rng.uniform(-12, 6)
+        level = rng.uniform(*(NEAR_SILENCE_GAIN if kind < NEAR_SILENCE else NOISE_GAIN))
         return self._noise(rng, self.frames) * gain(level)
 
     def _other_speech(self, rng: np.random.Generator) -> Samples:
         """Return a second of speech, or a word that is not a class."""
         if not self.speech or (len(self.others) and rng.random() < 0.5):
             return self.others.take(int(rng.integers(len(self.others))))[1]
-        x = self.speech.take(int(rng.integers(len(self.speech))))[1]
-        start = int(rng.integers(0, max(0, len(x) - self.frames) + 1))
-        return x[start : start + self.frames]
+        return some_speech(self.speech, self.frames, rng)
 
     def _before(self, rng: np.random.Generator) -> Samples:
         """Return silence, noise, or the ends of other words, as long as the history."""
         kind = rng.random()
-        if kind < 0.2:
+        if kind < SILENT_HISTORY:
             return np.zeros(self.history, np.float32)
-        if kind < 0.6:
-            return fit(self._noise(rng, self.history) * gain(rng.uniform(-30, 0)), self.history)
+        if kind < NOISY_HISTORY:
+            return fit(self._noise(rng, self.history) * gain(rng.uniform(*NOISY_HISTORY_GAIN)), self.history)
         y, last = np.zeros(self.history, np.float32), self.history
         while last > 0:
             x = self.words.take(int(rng.integers(len(self.words))))[1][-last:]
-            y[last - len(x) : last] = x * gain(rng.uniform(-10, 5))
+            y[last - len(x) : last] = x * gain(rng.uniform(*WORD_HISTORY_GAIN))
             last -= len(x) + int(rng.integers(0, self.words.rate // 4))
         return y
 
 
 def some_noise(noise: Corpus | None, frames: int, rate: int, rng: np.random.Generator) -> Samples:
-    """Return recorded noise; coloured noise if there is none, and in a fifth of the cases anyway."""
-    if noise is None or not len(noise) or rng.random() < 0.2:
-        return coloured(rng, frames, rate=rate) * np.float32(0.03)
+    """Return recorded noise; coloured noise in a fifth of the cases, and if there are no recordings."""
+    if noise is None or not len(noise) or rng.random() < SYNTHETIC_NOISE:
+        return coloured(rng, frames, rate=rate) * np.float32(SYNTHETIC_GAIN)
     index = int(rng.integers(len(noise)))
     known = noise[index].frames
     if known > frames and noise[index].rate == rate:
         return noise.take(index, int(rng.integers(0, known - frames + 1)), frames)[1]
     return looped(rng, noise.take(index)[1], frames)
+
+
+def some_speech(speech: Corpus, frames: int, rng: np.random.Generator) -> Samples:
+    """Return ``frames`` of a random clip from a random place, or all of a shorter one."""
+    x = speech.take(int(rng.integers(len(speech))))[1]
+    start = int(rng.integers(0, max(0, len(x) - frames) + 1))
+    return x[start : start + frames]
 
 
 def without_words(speech: Corpus, words: Sequence[str]) -> Corpus:
@@ -223,7 +235,7 @@ class Composed:
         self.count, self.fixed = count, fixed
 
     def size(self) -> int:
-        """Examples in an epoch."""
+        """Return the number of examples in an epoch."""
         return self.count
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -279,9 +291,7 @@ class Phrases(Composed):
         frames = round(rng.uniform(1, 4) * self.words.rate)
         if not self.speech or rng.random() < 0.5:
             return some_noise(self.noise, frames, self.words.rate, rng), []
-        x = self.speech.take(int(rng.integers(len(self.speech))))[1]
-        start = int(rng.integers(0, max(0, len(x) - frames) + 1))
-        return x[start : start + frames], []
+        return some_speech(self.speech, frames, rng), []
 
     def _said(self, rng: np.random.Generator) -> tuple[Samples, list[Spoken]]:
         """Return a sequence of words, with or without noise."""
@@ -352,7 +362,7 @@ class Streaming:
     negative: float = 0.5
     """The share of streams with other speech, in all of it or before the words."""
     alone: float = 0.1
-    """The share of streams that are noise alone, as loud as speech: without them a loud noise is taken for a word."""
+    """The share of streams that are noise alone, as loud as speech: without them loud noise is classified as words."""
     dense: float = 0.6
     """The share of streams with short pauses."""
     pause: tuple[float, float] = (0.12, 0.8)
@@ -474,7 +484,7 @@ class Streams(Composed):
         return clip.labels["word"], x * gain(rng.uniform(*how.level) - max(dbfs(x[:end]), QUIETEST)), end
 
     def _mixed(self, rng: np.random.Generator, y: Samples) -> Samples:
-        """Return the stream in noise, as far below the loud parts as the SNR says; in some streams with hum."""
+        """Return the stream in noise at an SNR relative to its loud parts; in some streams with hum."""
         loud = float(np.quantile(np.abs(y), 0.95)) or float(gain(-25.0))
         if rng.random() < self.how.noisy:
             noise = some_noise(self.noise, self.length, self.rate, rng)

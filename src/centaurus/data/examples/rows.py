@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from centaurus.audio import AudioError, augment
 from centaurus.audio.augment import mask_frequency, mask_time
-from centaurus.audio.level import mix
 from centaurus.audio.pack import DENOISING_ROW, RECOGNITION_ROW, Piece, assemble, pack_cut, pack_whole
-from centaurus.data.cache import frames_at_rate
-from centaurus.data.corpus import Clip, Corpus
+from centaurus.audio.signal import mix
+from centaurus.data.corpus import Clip, Corpus, frames_at_rate
 from centaurus.data.index import Index
 from centaurus.data.layouts import pairs
 
@@ -27,6 +26,13 @@ Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
 Encode = Callable[[str], Mapping[str, NDArray[np.generic]]]
 
+# What ``Mixing.variety`` draws from, which the paper does not have. Levels are relative to the first noise.
+RECORDED, BABBLE, COLOURED = 0.68, 0.82, 0.95  # cumulative shares of the kinds of noise; the rest is hum
+VOICES = (3, 8)  # speakers of babble
+SECOND_NOISES = {"recorded": (0.3, (-15, 3)), "coloured": (0.25, (-25, 0)), "hum": (0.1, (-20, 0))}  # share, dB
+EQUALISED, SPEECH_TONE, NOISE_TONE = 0.5, 4, 6  # share that is equalised, and by how many dB at most
+RUMBLE_LEVEL = (-12, 12)  # dB relative to the noise
+CLEAN_SNR = (30, 60)  # dB of inputs that count as clean
 READINGS = {"librivox": 0.1}  # long readings: joined and cut; a tenth of the rows in an epoch
 
 
@@ -137,7 +143,7 @@ class Utterances:
         return number, self._rows[number][index - (self._ends[number - 1] if number else 0)]
 
     def size(self) -> int:
-        """Rows in an epoch."""
+        """Return the number of rows in an epoch."""
         return epoch_size(self.groups)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -245,7 +251,7 @@ class Mixtures:
             self.rows += [tuple(Piece(members[p.recording], p.start, p.frames, p.at) for p in row) for row in rows]
 
     def size(self) -> int:
-        """Rows in an epoch."""
+        """Return the number of rows in an epoch."""
         return epoch_size(self.groups)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -265,14 +271,14 @@ class Mixtures:
         noise = self._varied_noise(rng) if varied else self._recorded(rng)
         if how.rumble and rng.random() < how.rumble:
             low = augment.rumble(rng, self.length, self.speech.rate)
-            noise = augment.combine(noise, (low, rng.uniform(-12, 12)))
-        if varied and rng.random() < 0.5:
-            speech = augment.equalised(rng, speech, 4, rate=self.speech.rate)
+            noise = augment.combine(noise, (low, rng.uniform(*RUMBLE_LEVEL)))
+        if varied and rng.random() < EQUALISED:
+            speech = augment.equalised(rng, speech, SPEECH_TONE, rate=self.speech.rate)
         kind, snr, level = rng.random(), rng.uniform(*how.snr), rng.uniform(*how.level)
         if kind < how.silent_speech:
             speech = np.zeros_like(speech)
         elif kind < how.silent_speech + how.clean_input:
-            snr = rng.uniform(30, 60)
+            snr = rng.uniform(*CLEAN_SNR)
         noisy, clean = augment.limited(*mix(speech, noise, snr, level))
         return self._masked(noisy, rng), clean + np.float32(how.residue) * (noisy - clean)
 
@@ -306,23 +312,22 @@ class Mixtures:
 
     def _varied_noise(self, rng: np.random.Generator) -> Samples:
         rate, kind = self.speech.rate, rng.random()
-        if kind < 0.68:
-            noise = self._recorded(rng)
-        elif kind < 0.82:
-            noise = augment.babble([self._voice(rng) for _ in range(int(rng.integers(3, 9)))])
-        elif kind < 0.95:
-            noise = augment.coloured(rng, self.length, rate=rate)
+        makers: dict[str, Callable[[], Samples]] = {
+            "recorded": lambda: self._recorded(rng),
+            "coloured": lambda: augment.coloured(rng, self.length, rate=rate),
+            "hum": lambda: augment.hum(rng, self.length, rate=rate),
+        }
+        if RECORDED <= kind < BABBLE:
+            low, high = VOICES
+            noise = augment.babble([self._voice(rng) for _ in range(int(rng.integers(low, high + 1)))])
         else:
-            noise = augment.hum(rng, self.length, rate=rate)
+            noise = makers["recorded" if kind < RECORDED else "coloured" if kind < COLOURED else "hum"]()
         others: list[tuple[Samples, float]] = []
-        if rng.random() < 0.3:
-            others.append((self._recorded(rng), rng.uniform(-15, 3)))
-        if rng.random() < 0.25:
-            others.append((augment.coloured(rng, self.length, rate=rate), rng.uniform(-25, 0)))
-        if rng.random() < 0.1:
-            others.append((augment.hum(rng, self.length, rate=rate), rng.uniform(-20, 0)))
+        for name, (share, levels) in SECOND_NOISES.items():
+            if rng.random() < share:
+                others.append((makers[name](), rng.uniform(*levels)))
         noise = augment.combine(noise, *others)
-        return augment.equalised(rng, noise, 6, rate=rate) if rng.random() < 0.5 else noise
+        return augment.equalised(rng, noise, NOISE_TONE, rate=rate) if rng.random() < EQUALISED else noise
 
 
 class Pairs:
@@ -335,7 +340,7 @@ class Pairs:
             raise ValueError(f"the {corpus.name} corpus has no pairs of noisy and clean clips")
 
     def size(self) -> int:
-        """Pairs in an epoch."""
+        """Return the number of pairs in an epoch."""
         return len(self.pairs)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -346,12 +351,9 @@ class Pairs:
         """Return ``audio`` noisy and ``clean``, each (1, t), and how many ``samples`` are not padding."""
         noisy, clean = (self.corpus.load(clip) for clip in self.pairs[index])
         count = min(len(noisy), len(clean))
+        start, length = 0, count
         if self.length is not None:
-            start = int(rng.integers(0, max(0, count - self.length) + 1))
-            noisy, clean = noisy[start : start + self.length], clean[start : start + self.length]
-            count = min(count, self.length)
-            short = self.length - count
-            noisy, clean = np.pad(noisy[:count], (0, short)), np.pad(clean[:count], (0, short))
-        else:
-            noisy, clean = noisy[:count], clean[:count]
-        return {"audio": noisy[None], "clean": clean[None], "samples": np.array(count)}
+            start, length = int(rng.integers(0, max(0, count - self.length) + 1)), self.length
+        used = min(count, length)
+        noisy, clean = (np.pad(x[start : start + used], (0, length - used)) for x in (noisy, clean))
+        return {"audio": noisy[None], "clean": clean[None], "samples": np.array(used)}

@@ -872,13 +872,28 @@ CT_KERNEL void ct_bands(const float *x, float *y, int n, float half_power) {
 }
 
 /*@ mask: base */
-/* Spectra times one plus a complex mask. */
-CT_KERNEL void ct_mask(const float *x, const float *m, float *y, int frames, int bins) {
+/* Spectra times one plus a complex mask; a frame of m has `width` numbers, the mask first. */
+CT_KERNEL void ct_mask(const float *x, const float *m, float *y, int frames, int bins, int width) {
   int t, k;
-  for (t = 0; t < frames; t++, x += 2 * bins, m += 2 * bins, y += 2 * bins)
+  for (t = 0; t < frames; t++, x += 2 * bins, m += width, y += 2 * bins)
     for (k = 0; k < bins; k += CT_LANES) {
       ct_v re = ct_load(x + k), im = ct_load(x + bins + k), a = ct_load(m + k), b = ct_load(m + bins + k);
       ct_store_some(y + k, re + a * re - b * im, bins - k);
       ct_store_some(y + bins + k, im + a * im + b * re, bins - k);
     }
+}
+
+/*@ filter: base */
+/* Add earlier frames of the lowest bins times complex factors, which follow the mask in m. Real and imaginary parts
+   begin with the past, taps - 1 frames. */
+CT_KERNEL void ct_filter(const float *re, const float *im, const float *m, float *y, int frames, int bins, int low,
+                         int taps) {
+  int t, k, age, n;
+  for (t = 0; t < frames; t++, y += 2 * bins)
+    for (age = 1, m += 2 * bins; age < taps; age++, m += 2 * low)
+      for (k = 0, n = (t + taps - 1 - age) * low; k < low; k += CT_LANES) {
+        ct_v r = ct_load(re + n + k), i = ct_load(im + n + k), a = ct_load(m + k), b = ct_load(m + low + k);
+        ct_store_some(y + k, ct_load(y + k) + a * r - b * i, low - k);
+        ct_store_some(y + bins + k, ct_load(y + bins + k) + a * i + b * r, low - k);
+      }
 }

@@ -1,36 +1,26 @@
-"""Every layer as C calls: one function a class, as in the ONNX export, but spectra by a small real FFT."""
+"""The layers of a step as calls of the kernels in kernels.c; spectra are by a small real FFT.
+
+A state-space layer is a projection, a recurrence sample by sample with its states in vector lanes, and a projection.
+Whatever the equation, a state lies between one of ``summed`` inputs and one of ``new`` outputs in one of ``shared``
+groups, with ``others`` beside it. Its lanes go over channels that are not mixed, over the outputs, or, where
+there are few of those, over the states that one output sums.
+"""
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import singledispatchmethod
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from torch import nn
+import torch
+from numpy.typing import NDArray
 
-from centaurus.export.c.program import Array, Program, Signal
-from centaurus.export.c.ssm import emit_s6, emit_ssm
-from centaurus.export.graph import array
+from centaurus.export.c.program import GROUP, Program, rounded
+from centaurus.export.step import Array, Signal, Target, array, inside, lower
+from centaurus.export.tables import Local
 from centaurus.layer import Layer
-from centaurus.models.build import Dense
-from centaurus.models.network import Network
-from centaurus.nn import Block, Gated, Hourglass, Residual, Serial
-from centaurus.nn.blocks import Activation
-from centaurus.nn.containers import FLOOR, Leveled
-from centaurus.nn.layers import (
-    AvgPool,
-    CausalConv,
-    DCBlock,
-    Delay,
-    Down,
-    Dropout1d,
-    LayerNorm,
-    Lift,
-    Pointwise,
-    RunningMean,
-    SiLU,
-    Up,
-    WindowedMean,
-)
+from centaurus.nn.containers import FLOOR, Activation, Gated, Leveled
+from centaurus.nn.layers import AvgPool, CausalConv, DCBlock, Delay, LayerNorm, RunningMean, WindowedMean
 from centaurus.nn.spectral import (
     Analysis,
     Compress,
@@ -43,294 +33,327 @@ from centaurus.nn.spectral import (
     synthesis_window,
 )
 from centaurus.ssm import S6, SSM
+from centaurus.ssm.layer import _phases
 
-LIFTED = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "logistic", nn.SiLU: "silu", nn.GELU: "gelu"}
-
-
-@singledispatch
-def emit(layer: Layer, program: Program, u: Signal, name: str) -> Signal:
-    """The calls of a layer (in double precision, for its tables) behind a signal; ``name`` says which it is."""
-    raise TypeError(f"{name or 'this model'} is a {type(layer).__name__}, which cannot be exported to C")
-
-
-@emit.register
-def _(layer: SSM, program: Program, u: Signal, name: str) -> Signal:
-    return emit_ssm(program, layer, u)
+Complex = NDArray[np.complex128]
+MULTIPLICATIONS = 6  # of a state in a frame: by a complex pole, and by its weight
+SELECTIVE = 15  # of one of a selective scan, whose pole is an exponential
+SUM_COST = 1.0  # adding up the lanes of a vector, against advancing one vector of states
+KERNELS = {"sigmoid": "logistic"}  # functions whose kernel has another name
 
 
-@emit.register
-def _(layer: S6, program: Program, u: Signal, name: str) -> Signal:
-    return emit_s6(program, layer, u)
+class Calls(Target):
+    """Adds the operations of a step to a program."""
+
+    format: ClassVar[str] = "C"
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def product(self, u: Signal, table: Array, bias: Array | None = None) -> Signal:
+        return self.program.product(u, table, bias)
+
+    def reshape(self, u: Signal, frames: int, channels: int) -> Signal:
+        return Signal(u.name, frames, channels)
+
+    def add(self, x: Signal, y: Signal) -> Signal:
+        return self._pairwise("add", x, y)
+
+    def _pairwise(self, kernel: str, x: Signal, y: Signal) -> Signal:
+        out = self.program.buffer(x.frames, x.channels)
+        self.program.call(kernel, x.name, y.name, out.name, x.size)
+        return out
+
+    def map(self, u: Signal, function: str) -> Signal:
+        y = self.program.buffer(u.frames, u.channels)
+        self.program.call(KERNELS.get(function, function), u.name, y.name, u.size)
+        return y
+
+    def activate(self, y: Signal, skip: Signal | None, activation: Activation) -> Signal:
+        if skip is None or activation is Activation.NONE:
+            return super().activate(y, skip, activation)
+        return self._pairwise("silu_add" if activation is Activation.BEFORE_SKIP else "add_silu", y, skip)
+
+    @singledispatchmethod
+    def leaf(self, layer: Layer, u: Signal, name: str) -> Signal:
+        raise self.refusal(f"is a {type(layer).__name__}", name)
+
+    @leaf.register
+    def _(self, layer: SSM, u: Signal, name: str) -> Signal:
+        return emit_ssm(self.program, layer, u)
+
+    @leaf.register
+    def _(self, layer: S6, u: Signal, name: str) -> Signal:
+        return emit_s6(self.program, layer, u)
+
+    @leaf.register
+    def _(self, layer: AvgPool, u: Signal, name: str) -> Signal:
+        if layer.hop == 1:
+            return u
+        y = self.program.buffer(u.frames // layer.hop, u.channels)
+        self.program.call("pool", u.name, y.name, y.frames, layer.hop, u.channels)
+        return y
+
+    @leaf.register
+    def _(self, layer: LayerNorm, u: Signal, name: str) -> Signal:
+        if layer.weight is not None and layer.bias is not None:
+            p, x = self.program, u
+            u = p.buffer(x.frames, x.channels)
+            scale, bias = p.constant(array(layer.weight)), p.constant(array(layer.bias))
+            p.call("norm", x.name, u.name, x.frames, x.channels, scale, bias)
+        return self.map(u, "silu") if layer.activate else u
+
+    @leaf.register
+    def _(self, layer: Gated, u: Signal, name: str) -> Signal:
+        p, width = self.program, layer.width
+        wide = lower(layer.into, self, lower(layer.norm, self, u, name), name)
+        x, gate = p.part(wide, 0, width), p.part(wide, width, width)
+        x = lower(layer.conv, self, x, inside(name, "conv"))
+        y = lower(layer.ssm, self, x, inside(name, "ssm"))
+        gated = p.buffer(u.frames, width)
+        feedthrough = p.constant(array(layer.D)[:, 0])
+        p.call("gate", y.name, x.name, feedthrough, gate.name, gated.name, u.frames, width)
+        return self.add(u, lower(layer.out, self, gated, name))
+
+    @leaf.register
+    def _(self, layer: Mask, u: Signal, name: str) -> Signal:
+        p, bins, low, taps = self.program, layer.bins, layer.low, layer.taps
+        mask = lower(layer.body, self, u, inside(name, "body"))
+        x = lower(layer.wait, self, u, inside(name, "wait"))
+        y = p.buffer(u.frames, u.channels)
+        p.call("mask", x.name, mask.name, y.name, u.frames, bins, mask.channels)
+        if taps > 1:
+            re, im = (self._with_past(p.part(x, first, low), taps - 1) for first in (0, bins))
+            p.call("filter", re.name, im.name, mask.name, y.name, u.frames, bins, low, taps)
+        return y
+
+    @leaf.register
+    def _(self, layer: CausalConv, u: Signal, name: str) -> Signal:
+        p, (channels, taps) = self.program, layer.weight.shape
+        x = self._with_past(u, taps - 1)
+        y = p.buffer(u.frames, channels)
+        bias = 0 if layer.bias is None else p.constant(array(layer.bias))
+        p.call("taps", x.name, y.name, u.frames, channels, taps, p.constant(array(layer.weight).T), bias)
+        return y
+
+    @leaf.register
+    def _(self, layer: Delay, u: Signal, name: str) -> Signal:
+        return self._with_past(u, int(layer.delay))._replace(frames=u.frames)
+
+    def _with_past(self, u: Signal, frames: int) -> Signal:
+        """Return a signal with ``frames`` frames before it, which are a state."""
+        if frames == 0:
+            return u
+        p = self.program
+        x = p.buffer(frames + u.frames, u.channels)
+        p.call("past", u.name, x.name, p.state(frames * u.channels), u.frames, frames, u.channels)
+        return x
+
+    @leaf.register
+    def _(self, layer: RunningMean, u: Signal, name: str) -> Signal:
+        p = self.program
+        y = p.buffer(u.frames, u.channels)
+        p.call("mean", u.name, y.name, u.frames, u.channels, p.state(1 + u.channels))
+        return y
+
+    @leaf.register
+    def _(self, layer: WindowedMean, u: Signal, name: str) -> Signal:
+        p, x = self.program, self._with_past(u, layer.window - 1)
+        y = p.buffer(u.frames, u.channels)
+        p.call("window", x.name, y.name, u.frames, u.channels, layer.window, p.state(1))
+        return y
+
+    @leaf.register
+    def _(self, layer: DCBlock, u: Signal, name: str) -> Signal:
+        p = self.program
+        y = p.buffer(u.frames, u.channels)
+        state = p.state(u.channels)
+        p.call("dc_block", u.name, y.name, u.frames, u.channels, float(layer.pole), float(1 - layer.pole), state)
+        return y
+
+    @leaf.register
+    def _(self, layer: Leveled, u: Signal, name: str) -> Signal:
+        p, hops, width = self.program, u.frames // layer.hop, layer.hop * u.channels
+        x, levels, state = p.buffer(u.frames, u.channels), p.buffer(hops, 1), p.state(1)
+        p.call("level", u.name, x.name, levels.name, hops, width, FLOOR, float(layer.decay), state)
+        y = lower(layer.body, self, x, inside(name, "body"))
+        out = p.buffer(y.frames, y.channels)
+        p.call("unlevel", y.name, u.name, levels.name, out.name, hops, y.size // hops, float(layer.kept))
+        return out
+
+    @leaf.register
+    def _(self, layer: Analysis, u: Signal, name: str) -> Signal:
+        p, size, hop = self.program, layer.window, layer.hop
+        x = self._with_past(u, size - hop)
+        work = p.buffer(2, size)
+        y = p.buffer(u.frames // hop, 2 * layer.bins)
+        window = p.constant(array(analysis_window(size, hop)))
+        p.call("analysis", x.name, y.name, work.name, y.frames, size, hop, window, *self._circle(size))
+        return y
+
+    @leaf.register
+    def _(self, layer: Synthesis, u: Signal, name: str) -> Signal:
+        p, hop, kept = self.program, layer.step_samples, layer.synthesis
+        work, y = p.buffer(2, layer.window), p.buffer(u.frames * hop, 1)
+        window = p.constant(array(synthesis_window(layer.window, hop, kept)) / (layer.window // 2))
+        circle, state = self._circle(layer.window), p.state(kept - hop)
+        p.call("synthesis", u.name, y.name, work.name, u.frames, layer.window, kept, hop, window, *circle, state)
+        return y
+
+    @leaf.register
+    def _(self, layer: Compress, u: Signal, name: str) -> Signal:
+        relative, levels = self._power(layer, u)
+        y = self.program.buffer(u.frames, 3 * layer.bins)
+        names = u.name, relative.name, levels.name, y.name
+        self.program.call("compress", *names, u.frames, layer.bins, layer.power / 2)
+        return y
+
+    @leaf.register
+    def _(self, layer: Mel, u: Signal, name: str) -> Signal:
+        relative, _ = self._power(layer, u)
+        bands = self.product(relative, array(mel_filters(layer.bins, layer.bands, *layer.band)).T)
+        y = self.program.buffer(u.frames, layer.bands)
+        self.program.call("bands", bands.name, y.name, y.size, layer.power / 2)
+        return y
+
+    def _power(self, layer: Leveling, u: Signal) -> tuple[Signal, Signal]:
+        """Return the power over its level, and the level of every frame."""
+        p = self.program
+        relative, levels = p.buffer(u.frames, layer.bins), p.buffer(u.frames, 1)
+        sizes = u.frames, layer.bins, layer.lowest
+        p.call("power", u.name, relative.name, levels.name, *sizes, float(layer.decay), p.state(2))
+        return relative, levels
+
+    def _circle(self, window: int) -> tuple[str, str]:
+        """Return the cosine and the sine of every window-th part of a circle."""
+        turns = 2 * np.pi * np.arange(window) / window
+        return self.program.constant(np.cos(turns)), self.program.constant(np.sin(turns))
 
 
-@emit.register
-def _(layer: Serial, program: Program, u: Signal, name: str) -> Signal:
-    for part in layer.parts():
-        u = emit(part.layer, program, u, _inner(name, part.name))
-    return u
+class Modes(NamedTuple):
+    """Poles and weights (shared, summed, new, others) in double precision."""
+
+    poles: Complex
+    weights: Complex
 
 
-@emit.register
-def _(layer: Network, program: Program, u: Signal, name: str) -> Signal:
-    return emit(layer.body, program, u, name)
-
-
-@emit.register
-def _(layer: Dense, program: Program, u: Signal, name: str) -> Signal:
-    return emit(layer.layers, program, u, name)
-
-
-@emit.register
-def _(layer: Residual, program: Program, u: Signal, name: str) -> Signal:
-    y = emit(layer.body, program, u, _inner(name, "body"))
-    return _added(program, y, emit(layer.skip, program, u, _inner(name, "skip")))
-
-
-@emit.register
-def _(layer: Hourglass, program: Program, u: Signal, name: str) -> Signal:
-    high = emit(layer.encode, program, u, _inner(name, "encode"))
-    low = emit(layer.down, program, high, _inner(name, "down"))
-    low = emit(layer.inside, program, low, _inner(name, "inside"))
-    back = emit(layer.up, program, low, _inner(name, "up"))
-    return emit(layer.decode, program, _added(program, back, high), _inner(name, "decode"))
-
-
-@emit.register
-def _(layer: Block, program: Program, u: Signal, name: str) -> Signal:
-    y = emit(layer.norm, program, emit(layer.body, program, u, _inner(name, "body")), name)
-    x = None if layer.skip is None else emit(layer.skip, program, u, _inner(name, "skip"))
-    if layer.activation is Activation.NONE:
-        y = y if x is None else _added(program, y, x)
-    elif x is None:
-        y = _silu(program, y)
+def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
+    """Add the calls of a layer and return its output, which has as many frames."""
+    local = Local(layer)
+    modes = modes_of(local)
+    driven, read = (bool(phase) for phase in _phases(layer.topology))
+    before, after = projections(local)
+    v = u if before is None else program.product(u, before)
+    shared, summed, new, others = modes.poles.shape
+    y = program.buffer(u.frames, shared * new * (2 if read else 1))
+    few = shared * (rounded(others) // GROUP + SUM_COST) < rounded(shared) // GROUP * others  # lanes over states
+    if summed == new == 1 and (driven or read or not few):
+        _channels(program, modes, v, y, driven, read)
     else:
-        kernel = "silu_add" if layer.activation is Activation.BEFORE_SKIP else "add_silu"
-        out = program.buffer(y.frames, y.channels)
-        program.call(kernel, y.at, x.at, out.at, y.size)
-        y = out
-    return emit(layer.resample, program, y, _inner(name, "resample"))
+        _crossed(program, modes, v, y, driven, read)
+    return y if after is None else program.product(y, after)
 
 
-@emit.register
-def _(layer: Gated, program: Program, u: Signal, name: str) -> Signal:
-    wide = emit(layer.into, program, emit(layer.norm, program, u, name), name)
-    halves = []
-    for k in range(2):
-        half = program.buffer(u.frames, layer.width)
-        program.call("part", wide.at, half.at, u.frames, wide.channels, k * layer.width, layer.width)
-        halves.append(half)
-    x = emit(layer.conv, program, halves[0], _inner(name, "conv"))
-    y = emit(layer.ssm, program, x, _inner(name, "ssm"))
-    gated = program.buffer(u.frames, layer.width)
-    d = program.constant(array(layer.D)[:, 0])
-    program.call("gate", y.at, x.at, d, halves[1].at, gated.at, u.frames, layer.width)
-    return _added(program, u, emit(layer.out, program, gated, name))
+def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
+    """Add the calls of a selective scan, whose step is in equations at ``lower_s6`` of the ONNX export."""
+    channels, rank, width = layer.in_channels, rounded(layer.rank), rounded(layer.states)
 
+    def rows(x: torch.Tensor, count: int) -> Array:
+        """Return a matrix padded with rows of zeros."""
+        return np.pad(array(x), ((0, count - x.shape[0]), (0, 0)))
 
-@emit.register
-def _(layer: Pointwise, program: Program, u: Signal, name: str) -> Signal:
-    return program.product(u, array(layer.weight).T, _bias(layer))
+    def columns(x: Array) -> Array:
+        return np.pad(x, ((0, 0), (0, width - layer.states)))
 
-
-@emit.register
-def _(layer: Down, program: Program, u: Signal, name: str) -> Signal:
-    o, i, r = layer.weight.shape
-    table = array(layer.weight).transpose(2, 1, 0).reshape(r * i, o)
-    return program.product(Signal(u.at, u.frames // r, r * i), table, _bias(layer))
-
-
-@emit.register
-def _(layer: Up, program: Program, u: Signal, name: str) -> Signal:
-    i, o, r = layer.weight.shape
-    y = program.product(u, array(layer.weight).transpose(0, 2, 1).reshape(i, r * o))
-    return Signal(y.at, u.frames * r, o)
-
-
-@emit.register
-def _(layer: AvgPool, program: Program, u: Signal, name: str) -> Signal:
-    if layer.hop == 1:
-        return u
-    y = program.buffer(u.frames // layer.hop, u.channels)
-    program.call("pool", u.at, y.at, y.frames, layer.hop, u.channels)
-    return y
-
-
-@emit.register
-def _(layer: SiLU, program: Program, u: Signal, name: str) -> Signal:
-    return _silu(program, u)
-
-
-@emit.register
-def _(layer: Lift, program: Program, u: Signal, name: str) -> Signal:
-    module = layer.module
-    if isinstance(module, nn.Conv1d) and module.groups == 1:
-        bias = None if module.bias is None else array(module.bias)
-        return program.product(u, array(module.weight)[..., 0].T, bias)
-    if isinstance(module, nn.Identity | nn.Dropout1d):
-        return u
-    kernel = LIFTED.get(type(module))
-    if kernel is None:
-        raise TypeError(f"{name or 'this model'} lifts a {type(module).__name__}, which cannot be exported to C")
-    if isinstance(module, nn.GELU) and module.approximate == "tanh":
-        kernel = "gelu_tanh"
-    return _mapped(program, kernel, u)
-
-
-@emit.register
-def _(layer: Dropout1d, program: Program, u: Signal, name: str) -> Signal:
-    return u
-
-
-@emit.register
-def _(layer: LayerNorm, program: Program, u: Signal, name: str) -> Signal:
-    y = u
-    if layer.weight is not None and layer.bias is not None:
-        y = program.buffer(u.frames, u.channels)
-        scale, bias = program.constant(array(layer.weight)), program.constant(array(layer.bias))
-        program.call("norm", u.at, y.at, u.frames, u.channels, scale, bias)
-    return _silu(program, y) if layer.activate else y
-
-
-@emit.register
-def _(layer: CausalConv, program: Program, u: Signal, name: str) -> Signal:
-    channels, taps = layer.weight.shape
-    x = with_past(program, u, taps - 1)
+    wide = program.product(u, np.concatenate([rows(layer.dt_down, rank), rows(layer.B, width), rows(layer.C, width)]).T)
+    raw = program.product(program.part(wide, 0, rank), rows(layer.dt_up.T, rank), array(layer.dt_bias))
     y = program.buffer(u.frames, channels)
-    bias = 0 if layer.bias is None else program.constant(array(layer.bias))
-    program.call("taps", x.at, y.at, u.frames, channels, taps, program.constant(array(layer.weight).T), bias)
-    return y
-
-
-@emit.register
-def _(layer: RunningMean, program: Program, u: Signal, name: str) -> Signal:
-    y = program.buffer(u.frames, u.channels)
-    program.call("mean", u.at, y.at, u.frames, u.channels, program.state(1 + u.channels))
-    return y
-
-
-@emit.register
-def _(layer: WindowedMean, program: Program, u: Signal, name: str) -> Signal:
-    x = with_past(program, u, layer.window - 1)
-    y = program.buffer(u.frames, u.channels)
-    program.call("window", x.at, y.at, u.frames, u.channels, layer.window, program.state(1))
-    return y
-
-
-@emit.register
-def _(layer: DCBlock, program: Program, u: Signal, name: str) -> Signal:
-    y = program.buffer(u.frames, u.channels)
-    state = program.state(u.channels)
-    program.call("dc_block", u.at, y.at, u.frames, u.channels, float(layer.pole), float(1 - layer.pole), state)
-    return y
-
-
-@emit.register
-def _(layer: Leveled, program: Program, u: Signal, name: str) -> Signal:
-    hops, width = u.frames // layer.hop, layer.hop * u.channels
-    x, levels, state = program.buffer(u.frames, u.channels), program.buffer(hops, 1), program.state(1)
-    program.call("level", u.at, x.at, levels.at, hops, width, FLOOR, float(layer.decay), state)
-    y = emit(layer.body, program, x, _inner(name, "body"))
-    out = program.buffer(y.frames, y.channels)
-    program.call("unlevel", y.at, u.at, levels.at, out.at, hops, y.size // hops, float(layer.kept))
-    return out
-
-
-def _added(program: Program, x: Signal, z: Signal) -> Signal:
-    y = program.buffer(x.frames, x.channels)
-    program.call("add", x.at, z.at, y.at, x.size)
-    return y
-
-
-def _silu(program: Program, x: Signal) -> Signal:
-    return _mapped(program, "silu", x)
-
-
-def _mapped(program: Program, kernel: str, x: Signal) -> Signal:
-    """Every number through a function."""
-    y = program.buffer(x.frames, x.channels)
-    program.call(kernel, x.at, y.at, x.size)
-    return y
-
-
-def with_past(program: Program, u: Signal, frames: int) -> Signal:
-    """Return a signal with ``frames`` frames before it, which are a state."""
-    if frames == 0:
-        return u
-    x = program.buffer(frames + u.frames, u.channels)
-    program.call("past", u.at, x.at, program.state(frames * u.channels), u.frames, frames, u.channels)
-    return x
-
-
-def _bias(layer: Pointwise | Down) -> Array | None:
-    return None if layer.bias is None else np.asarray(array(layer.bias)[:, 0])
-
-
-def _inner(name: str, part: str) -> str:
-    return f"{name}.{part}".lstrip(".")
-
-
-@emit.register
-def _(layer: Analysis, program: Program, u: Signal, name: str) -> Signal:
-    x = with_past(program, u, layer.window - layer.hop)
-    work = program.buffer(2, layer.window)
-    y = program.buffer(u.frames // layer.hop, 2 * layer.bins)
-    window = program.constant(array(analysis_window(layer.window, layer.hop)))
+    rates = program.constant(columns(-np.exp(array(layer.A_log))))
+    weights = np.ones((channels, layer.states)) if layer.E is None else array(layer.E)
     program.call(
-        "analysis", x.at, y.at, work.at, y.frames, layer.window, layer.hop, window, *_circle(program, layer.window)
+        *("selective", u.name, raw.name, wide.name, y.name, u.frames, channels, width, rank, wide.channels, rates),
+        *(program.constant(columns(weights)), program.state(channels * width)),
+        work=SELECTIVE * u.frames * channels * width,
     )
-    return y
+    return y if layer.M is None else program.product(y, array(layer.M).T)
 
 
-@emit.register
-def _(layer: Synthesis, program: Program, u: Signal, name: str) -> Signal:
-    hop, kept = layer.step_samples, layer.synthesis
-    work, y = program.buffer(2, layer.window), program.buffer(u.frames * hop, 1)
-    window = program.constant(array(synthesis_window(layer.window, hop, kept)) / (layer.window // 2))
-    circle, state = _circle(program, layer.window), program.state(kept - hop)
-    program.call("synthesis", u.at, y.at, work.at, u.frames, layer.window, kept, hop, window, *circle, state)
-    return y
+def modes_of(local: Local) -> Modes:
+    """Return the discretised poles and the weights that read their states."""
+    layer, (shared, summed, new, rest) = local.layer, local.roles
+    phases = "".join(_phases(layer.topology))
+    log_a, scale = layer._modes(torch.float64)
+    weight = layer._weight(scale, torch.float64, fold=True)
+    for _ in phases:
+        weight = weight.select(-2, 0)  # the other phase is the same weight a quarter turn on
+    sides = ["".join(i for i in side if i not in phases) for side in (summed, new)]
+    others = "".join(i for i in rest if i not in sides[0] + sides[1])
+    order = [layer.topology.modes.index(i) for i in shared + sides[0] + sides[1] + others]
+    shape = [local.count(side) for side in (shared, *sides, others)]
+
+    def arranged(x: torch.Tensor) -> Complex:
+        return np.asarray(torch.view_as_complex(x.contiguous()).permute(order).reshape(shape).numpy())
+
+    return Modes(np.exp(arranged(log_a)), arranged(weight))
 
 
-@emit.register
-def _(layer: Compress, program: Program, u: Signal, name: str) -> Signal:
-    relative, levels = _power(program, layer, u)
-    y = program.buffer(u.frames, 3 * layer.bins)
-    program.call("compress", u.at, relative.at, levels.at, y.at, u.frames, layer.bins, layer.power / 2)
-    return y
+def projections(local: Local) -> tuple[Array | None, Array | None]:
+    """Return the tables before and after the states, None for an identity; complex signals have real parts first."""
+    (shared, summed, new, _), (driven, read) = local.roles, _phases(local.layer.topology)
+    before, after = local.before(), local.after()
+    if before is not None and driven:
+        before = _phase_first(local, before, shared + summed, driven)
+    if after is not None and read:
+        after = _phase_first(local, after.T, shared + new, read).T
+    return before, after
 
 
-@emit.register
-def _(layer: Mel, program: Program, u: Signal, name: str) -> Signal:
-    relative, _ = _power(program, layer, u)
-    bands = program.product(relative, array(mel_filters(layer.bins, layer.bands, *layer.band)).T)
-    y = program.buffer(u.frames, layer.bands)
-    program.call("bands", bands.at, y.at, y.size, layer.power / 2)
-    return y
+def _phase_first(local: Local, table: Array, indices: str, phase: str) -> Array:
+    """Return a table (channels, indices) with the phase as the first of the indices."""
+    axis = 1 + indices.index(phase)
+    sizes = [local.count(i) for i in indices]
+    return np.moveaxis(table.reshape(-1, *sizes), axis, 1).reshape(table.shape)
 
 
-@emit.register
-def _(layer: Mask, program: Program, u: Signal, name: str) -> Signal:
-    mask = emit(layer.body, program, u, f"{name}.body".lstrip("."))
-    x = emit(layer.wait, program, u, f"{name}.wait".lstrip("."))
-    y = program.buffer(u.frames, u.channels)
-    program.call("mask", x.at, mask.at, y.at, u.frames, layer.bins)
-    return y
+def _channels(program: Program, modes: Modes, v: Signal, y: Signal, driven: bool, read: bool) -> None:
+    shared, _, _, others = modes.poles.shape
+    lanes = rounded(shared)
+    poles, weights = (_padded(x.reshape(shared, others), lanes, 0) for x in modes)
+    table = _numbers(poles, weights).reshape(4, lanes // GROUP, GROUP, others).transpose(1, 3, 0, 2)
+    table_at, state = program.constant(table), program.state(2 * lanes * others)
+    sizes, work = (v.frames, shared, others), MULTIPLICATIONS * v.frames * modes.poles.size
+    if driven or read:
+        program.call("complex_channels", v.name, y.name, *sizes, table_at, state, int(driven), int(read), work=work)
+    else:
+        program.call("channels", v.name, y.name, *sizes, table_at, state, work=work)
 
 
-@emit.register
-def _(layer: Delay, program: Program, u: Signal, name: str) -> Signal:
-    return with_past(program, u, int(layer.delay))._replace(frames=u.frames)
+def _crossed(program: Program, modes: Modes, v: Signal, y: Signal, driven: bool, read: bool) -> None:
+    shared, summed, new, others = modes.poles.shape
+    by_output = rounded(new) // GROUP * others
+    by_state = new * (rounded(others) // GROUP + SUM_COST)
+    if driven or read or by_output <= by_state:
+        lanes = rounded(new)
+        poles, weights = (_padded(x, lanes, 2) for x in modes)
+        table = _numbers(poles, weights).reshape(4, shared, summed, lanes // GROUP, GROUP, others)
+        table, chains = table.transpose(1, 3, 2, 5, 0, 4), others
+        kernel = "complex_crossed" if driven or read else "crossed"
+    else:
+        lanes = rounded(others)
+        poles, weights = (_padded(x, lanes, 3) for x in modes)
+        table = _numbers(poles, weights).reshape(4, shared, summed, new, lanes // GROUP, GROUP)
+        table, chains = table.transpose(1, 3, 2, 4, 0, 5), lanes // GROUP
+        kernel = "summed"
+    table_at, state = program.constant(table), program.state(table.size // 2)
+    flags = (int(driven), int(read)) if driven or read else ()
+    sizes, work = (v.frames, shared, summed, new, chains), MULTIPLICATIONS * v.frames * modes.poles.size
+    program.call(kernel, v.name, y.name, *sizes, table_at, state, *flags, work=work)
 
 
-def _power(program: Program, layer: Leveling, u: Signal) -> tuple[Signal, Signal]:
-    """Power over level, and the level of every frame."""
-    relative, levels = program.buffer(u.frames, layer.bins), program.buffer(u.frames, 1)
-    sizes = (u.frames, layer.bins, layer.lowest)
-    program.call("power", u.at, relative.at, levels.at, *sizes, float(layer.decay), program.state(2))
-    return relative, levels
+def _numbers(poles: Complex, weights: Complex) -> Array:
+    return np.stack([poles.real, poles.imag, weights.real, weights.imag])
 
 
-def _circle(program: Program, window: int) -> tuple[str, str]:
-    """Cosine and sine of every window-th part of a circle."""
-    turns = 2 * np.pi * np.arange(window) / window
-    return program.constant(np.cos(turns)), program.constant(np.sin(turns))
+def _padded(x: Complex, size: int, axis: int) -> Complex:
+    """Return an array padded with zeros along an axis, up to this size."""
+    return np.pad(x, [(0, size - x.shape[k]) if k == axis else (0, 0) for k in range(x.ndim)])

@@ -9,31 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from centaurus.export.step import Array, Signal
+
 GROUP = 8  # CT_GROUP of kernels.c: states and buffers come in groups of this many floats
 PANEL = 16  # columns of a packed table that lie together
 SLACK = 16  # floats behind the last one that a vector may read
 HALF_LEAST = 2.0**-14  # the least normal number of half precision
 LARGEST = {"int16": 32767, "int8": 127}
 WEIGHTS = ("fp32", "fp16", "int16", "int8")
-
-
-class Signal(NamedTuple):
-    """Where a signal is in the code, its frames and channels."""
-
-    at: str
-    frames: int
-    channels: int
-
-    @property
-    def size(self) -> int:
-        """Numbers in a step."""
-        return self.frames * self.channels
 
 
 class Program:
@@ -61,7 +49,7 @@ class Program:
         self.lines.append(f"ct_{kernel}({', '.join(map(_text, arguments))});")
 
     def constant(self, x: Any) -> str:
-        """Numbers in single precision, stored once."""
+        """Return where these numbers are among the constants; equal ones are stored once, in single precision."""
         flat = np.ascontiguousarray(x, np.float32).ravel()
         flat = np.pad(flat, (0, -len(flat) % GROUP))
         key = flat.tobytes()
@@ -72,18 +60,24 @@ class Program:
         return f"constants + {self._constants[key]}"
 
     def state(self, floats: int) -> str:
-        """Numbers that stay from one step to the next, zero at the start."""
+        """Return where floats are that stay from one step to the next, zero at the start."""
         at = self.state_floats
         self.state_floats += rounded(floats)
         return f"s + {at}"
 
     def buffer(self, frames: int, channels: int) -> Signal:
-        """Numbers that are needed within a step only."""
+        """Return a new signal, which is needed within a step only."""
         self._buffers.append(rounded(frames * channels))
         return Signal(f"@{len(self._buffers) - 1}@", frames, channels)
 
+    def part(self, u: Signal, first: int, count: int) -> Signal:
+        """Return ``count`` channels of a signal from the ``first`` on."""
+        y = self.buffer(u.frames, count)
+        self.call("part", u.name, y.name, u.frames, u.channels, first, count)
+        return y
+
     def product(self, x: Signal, table: Array, bias: Array | None = None) -> Signal:
-        """Every frame through a matrix (in, out)."""
+        """Return every frame times a matrix (in, out), plus a bias (out,)."""
         k, n = table.shape
         if k != x.channels:
             raise ValueError(f"a table of {k} rows cannot take {x.channels} channels")
@@ -94,11 +88,13 @@ class Program:
         self._tables.append(packed)
         bias_at = 0 if bias is None else self.constant(np.pad(bias, (0, wide - n)))
         scale_at = 0 if scale is None else self.constant(scale)
-        self.call("product", x.at, f"weights + {at}", scale_at, bias_at, y.at, x.frames, k, n, work=x.frames * k * n)
+        self.call(
+            "product", x.name, f"weights + {at}", scale_at, bias_at, y.name, x.frames, k, n, work=x.frames * k * n
+        )
         return y
 
     def _packed(self, table: Array) -> tuple[Array | None, NDArray[Any]]:
-        """A scale for every column where there is one, and the table panel by panel."""
+        """Return a scale for every column, for integer weights, and the table panel by panel."""
         scale = None
         numbers: NDArray[Any]
         if self.weights in LARGEST:
@@ -114,24 +110,24 @@ class Program:
         return scale, _panels(numbers)
 
     def kernels(self) -> str:
-        """The text of the kernels that are called, and of what they need."""
+        """Return the text of the kernels that are called, and of what they need."""
         return kernel_text(self._kernels)
 
     def tables(self) -> NDArray[Any]:
-        """All tables of matrix products, one after another, with numbers behind the last that a vector may read."""
+        """Return all tables of matrix products, one after another, padded by what a vector may read behind the last."""
         kind: np.dtype[Any] = self._tables[0].dtype if self._tables else np.dtype(np.int32)
         return np.concatenate([*self._tables, np.zeros(GROUP, kind)])
 
     def constants(self) -> NDArray[np.float32]:
-        """All constants, with numbers behind the last that a vector may read."""
+        """Return all constants, padded by what a vector may read behind the last."""
         return np.concatenate([*self._constant_values, np.zeros(SLACK, np.float32)])
 
     def half(self) -> int:
-        """The number of calls, from the first on, that take about half of the work."""
+        """Return the number of calls, from the first on, that take about half of the work."""
         return 1 + int(np.abs(2 * np.cumsum(self._work[:-1]) - sum(self._work)).argmin())
 
     def placed(self) -> tuple[list[str], int]:
-        """The calls with every buffer at its place, and the floats that all of them take."""
+        """Return the calls with every buffer at its place, and the floats that all of them take."""
         lives: dict[int, tuple[int, int]] = {}
         for when, line in enumerate(self.lines):
             for buffer in map(int, re.findall(r"@(\d+)@", line)):
@@ -143,7 +139,7 @@ class Program:
 
 
 def place(lives: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Offsets of buffers (first use, last use, size) such that no two that live together overlap; largest first."""
+    """Return offsets of buffers (first use, last use, size) such that no two in use together overlap; largest first."""
     offsets = [0] * len(lives)
     placed: list[int] = []
     for k in sorted(range(len(lives)), key=lambda k: -lives[k][2]):
@@ -165,7 +161,7 @@ def rounded(floats: int) -> int:
 
 
 def kernel_text(names: Iterable[str]) -> str:
-    """The sections of kernels.c with these names and those they need, in the file's order."""
+    """Return the sections of kernels.c with these names and those they need, in the file's order."""
     text = (files("centaurus.export.c") / "kernels.c").read_text(encoding="utf-8")
     parts = re.split(r"^/\*@ (.*?) \*/\n", text, flags=re.MULTILINE)
     sections: dict[str, tuple[list[str], str]] = {}
@@ -183,13 +179,13 @@ def kernel_text(names: Iterable[str]) -> str:
 
 
 def _panels(table: NDArray[Any]) -> NDArray[Any]:
-    """(k, n) column panel by column panel; the last has 8 columns where 8 hold what is left."""
+    """Return a table (k, n) column panel by column panel; the last has 8 columns if at most 8 are left."""
     k, n = table.shape
     return np.concatenate([table[:, j : j + PANEL].ravel() for j in range(0, n, PANEL)]) if k * n else table.ravel()
 
 
 def _text(argument: object) -> str:
-    """A C literal: a float gets the point and the suffix that make it one."""
+    """Return a C literal: a float gets the point and the suffix that make it one."""
     if not isinstance(argument, float):
         return str(argument)
     digits = f"{argument:.9g}"

@@ -24,7 +24,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,14 +31,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centaurus.export.c.layers import emit
+from centaurus.export.c.layers import Calls
 from centaurus.export.c.program import Program
+from centaurus.export.step import lower
 from centaurus.export.write import ExportError, describe
-from centaurus.layer import Layer
+from centaurus.layer import Layer, check_layer
 from centaurus.native.build import find_compiler
 from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step
-from centaurus.system import write_file
+from centaurus.system import package_version, write_file
 
 # Of the largest value. Rounding leaves a tenth of it, but a denoiser lets so little of noise pass that int8 shows.
 TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int16": 5e-3, "int8": 0.5}
@@ -89,6 +89,7 @@ def export_c(
     ``channels``, which then follow one another in every frame. Where a C compiler is found the step is compared with
     torch before the files get their names.
     """
+    check_layer(model, "export_c takes a centaurus layer or network")
     target = Path(path)
     if target.suffix != ".c":
         raise ValueError(f"a step in C is a file that ends in .c, got {target}")
@@ -138,7 +139,7 @@ class Step(NamedTuple):
         return 4 * (self.program.state_floats + self.scratch_floats)
 
     def about(self) -> dict[str, Any]:
-        """The metadata in the file."""
+        """Return the metadata in the file."""
         return {
             "prefix": self.prefix,
             "inputs": self.inputs,
@@ -147,14 +148,14 @@ class Step(NamedTuple):
         }
 
     def header(self) -> str:
-        """The text of the header."""
+        """Return the text of the header."""
         guard = f"{self.prefix.upper()}_H"
         return HEADER.format(guard=guard, title=self._title(), macro=self.prefix.upper(), **self._numbers())
 
     def source(self, header: str) -> str:
-        """The text of the C file."""
+        """Return the text of the C file."""
         parts = [
-            f"/* {self._title()} Written by centaurus {_version()}; C99, no library, no allocation. */\n",
+            f"/* {self._title()} Written by centaurus {package_version()}; C99, no library, no allocation. */\n",
             f"/* centaurus: {_in_comment(json.dumps(self.about()))} */\n",
             f'#include "{header}"\n#include <stdint.h>\n\n#define CT_WEIGHTS_{self.program.weights.upper()}\n',
             self.program.kernels(),
@@ -165,7 +166,7 @@ class Step(NamedTuple):
         half = self.program.half()
         first, second = ("\n".join(f"  {line}" for line in lines) for lines in (self.lines[:half], self.lines[half:]))
         settings = _literal(json.dumps(self.settings))
-        parts.append(SOURCE.format(first=first, second=second, settings=settings, **self._numbers()))
+        parts.append(SOURCE.format_map(self._numbers() | {"first": first, "second": second, "settings": settings}))
         return "\n".join(parts)
 
     def _title(self) -> str:
@@ -173,28 +174,19 @@ class Step(NamedTuple):
         return f"{_in_comment(title)}: {self.hop} samples a step at {self.rate} Hz, {self.program.weights} weights."
 
     def _numbers(self) -> dict[str, Any]:
-        return {
-            "prefix": self.prefix,
-            "rate": self.rate,
-            "hop": self.hop,
-            "delay": self.delay,
-            "frames": self.frames,
-            "outputs": self.outputs,
-            "inputs": self.inputs,
-            "state_bytes": self.state_bytes,
-            "state_floats": self.program.state_floats,
-            "block_floats": self.program.state_floats + self.scratch_floats,
-        }
+        floats = self.program.state_floats
+        sizes = {"state_floats": floats, "block_floats": floats + self.scratch_floats}
+        return self._asdict() | sizes | {"state_bytes": self.state_bytes}
 
 
 @torch.no_grad()
 def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) -> Step:
-    """The step of a network in double precision."""
+    """Return the step of a network in double precision."""
     program = Program(weights)
     samples_in = program.buffer(samples, channels)
-    program.call("copy", "in", samples_in.at, samples_in.size)
-    y = emit(net, program, samples_in, "")
-    program.call("copy", y.at, "out", y.size)
+    program.call("copy", "in", samples_in.name, samples_in.size)
+    y = lower(net, Calls(program), samples_in, "")
+    program.call("copy", y.name, "out", y.size)
     lines, scratch = program.placed()
     for what, numbers in (("constant", program.constants()), ("weight", program.tables())):
         if not np.isfinite(numbers).all():
@@ -208,7 +200,7 @@ def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) 
 
 
 def difference(net: Layer, step: Native, made: Step) -> float:
-    """The largest difference between two streams of steps and the whole in torch, against the largest value.
+    """Return the largest difference between two streams of steps and the whole in torch, over the largest value.
 
     Both are noise: over digital silence an untrained network's norms multiply rounding by 300 each.
     """
@@ -222,7 +214,7 @@ def difference(net: Layer, step: Native, made: Step) -> float:
 
 
 def run(step: Native, made: Step, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Whole steps of signals (batch, channels, time) through a compiled step, from zero states."""
+    """Run signals (batch, channels, time) of whole steps through a compiled step, from zero states."""
     batch, channels, length = x.shape
     piece = np.zeros((batch, made.hop, channels), np.float32)
     output = np.zeros((batch, made.outputs, made.frames), np.float32)
@@ -239,13 +231,13 @@ def run(step: Native, made: Step, x: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def identifier(name: str) -> str:
-    """A C identifier made of a name: denoise-16k becomes denoise_16k."""
+    """Return a C identifier made of a name: denoise-16k becomes denoise_16k."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if re.match(r"[A-Za-z]", word) else f"model_{word}"
 
 
 def _in_comment(text: str) -> str:
-    """Text that does not end a comment; in JSON strings a slash may be written behind a backslash."""
+    """Return text that does not end a comment; in JSON strings a slash may be written behind a backslash."""
     return text.replace("*/", "*\\/")
 
 
@@ -254,7 +246,7 @@ def _literal(text: str) -> str:
 
 
 def _table(kind: str, name: str, numbers: NDArray[Any]) -> str:
-    """An array in C with all its numbers."""
+    """Return an array in C with all its numbers."""
     form = "%.9g" if numbers.dtype.kind == "f" else "%d"
     rows = []
     values = numbers.tolist()
@@ -262,13 +254,6 @@ def _table(kind: str, name: str, numbers: NDArray[Any]) -> str:
         row = values[start : start + ROW]
         rows.append(",".join([form] * len(row)) % tuple(row))
     return f"CT_TABLE {kind} {name}[{len(values)}] = {{\n" + ",\n".join(rows) + "};\n"
-
-
-def _version() -> str:
-    try:
-        return version("centaurus-ssm")
-    except PackageNotFoundError:
-        return "from source"
 
 
 HEADER = """\
@@ -359,7 +344,7 @@ CT_EXPORT("settings_bytes") int ct_wasm_settings_bytes(void) {{ return (int)size
 
 
 def find_clang() -> str | None:
-    """The command of a clang that can link WebAssembly, if there is one."""
+    """Return the command of a clang that can link WebAssembly, if there is one."""
     return "clang" if shutil.which("clang") and shutil.which("wasm-ld") else None
 
 

@@ -1,16 +1,16 @@
-// A file through a denoiser in pieces: memory does not grow with the length, but for the result, which is in Blobs.
+// Denoise a file piece by piece: only the result, kept in Blobs, grows with its length.
 
 import { Spectrum } from "./fft.js";
 import { FINE, Resampler } from "./resample.js";
 import { CleanStream, join } from "./stream.js";
 
 const PIECE = 2; // seconds read at a time
-const STORED = 1 << 22; // samples of a part of the result: larger parts can go to disk
+const STORED = 1 << 22; // samples of one Blob of the result: browsers can move large Blobs to disk
 const BINS = 512;
-const COLUMNS = 900; // of the picture of the whole file, at most
+const COLUMNS = 900; // of the spectrogram of the whole file, at most
 const LEAST_STEP = 256; // samples between columns
 
-// Cleaned samples of a source at the network's rate, as Blobs of interleaved float32.
+// Denoised samples of a source at the network's rate, as Blobs of interleaved float32.
 export async function cleanFile(source, makeNetwork, report) {
   const lines = Array.from({ length: source.channels }, () => {
     const network = makeNetwork();

@@ -1,13 +1,13 @@
-// What the outputs of networks mean: keywords out of class logits, words out of token logits. As in centaurus.decode.
+// Decode the outputs of networks, as centaurus.decode does: class logits to keywords, token logits to words.
 
-const LATE = 0.05; // seconds: a word's token is trained to last this long after it, where beginnings are marked
+const LATE = 0.05; // seconds: with a start mark, the token of a word is trained to last this long after it
 const PATIENCE = 0.5; // seconds from the threshold to the report, at most
-const RELEASE = 0.8; // of the threshold: where a keyword ends
-const REACH = 32; // frames back from a token in which its beginning may be
-const MARK = "<start>"; // the last output, where there is one: that a word begins here, whatever it will be
+const RELEASE = 0.8; // share of the threshold below which a keyword has ended
+const REACH = 32; // frames before a token within which its start mark is looked for
+const MARK = "<start>"; // an optional last output that marks the start of any word
 export const IGNORED = new Set(["background"]); // classes that are never reported
 
-// Halves go to the even neighbour, as in Python.
+// Round half to even, as Python does.
 function round(x) {
   const low = Math.floor(x);
   return x - low === 0.5 ? low + (low % 2) : Math.round(x);
@@ -77,7 +77,7 @@ export class Spotting {
 }
 
 // Greedy CTC over whole words, one frame of logits at a time. Where the last output marks beginnings, a word begins
-// with the last run of frames in which that logit is above 0, else where it is highest.
+// with the last run of frames in which that logit is above 0, or else where it is highest.
 export class Transcription {
   constructor(tokens, seconds) {
     this.tokens = tokens;
@@ -119,13 +119,13 @@ export class Transcription {
     return done;
   }
 
-  // Marks that go on after a word are still its own.
+  // A mark that continues after a word still belongs to it.
   remember(mark) {
     this.spent &&= mark > 0;
     if (!this.spent) this.marks = [...this.marks.slice(1 - REACH), mark];
   }
 
-  // The word that has begun and may go on, or null.
+  // The word that has begun and may continue, or null.
   get open() {
     if (this.index === this.blank) return null;
     const confidence = this.total / (this.frame - this.start);

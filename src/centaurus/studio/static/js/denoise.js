@@ -1,4 +1,4 @@
-// The page that removes noise: live from the microphone, or from a file.
+// The denoising page: live from the microphone, or from a file.
 
 import { addNode, openContext, openMicrophone } from "./live.js";
 import { action, byId, clock, download, element, loadModule, oneOf, say, showError, site, slider, startWorker, State, upTo, whole } from "./page.js";
@@ -9,9 +9,9 @@ import { Meter, Spectrogram } from "./spectrogram.js";
 import { cleanedShare } from "./stream.js";
 import { encode, header } from "./wav.js";
 
-const QUEUED = 4; // seconds that the player is ahead
+const QUEUED = 4; // seconds of audio queued for the player
 const FADING = 100; // ms in which a stopped player fades out
-const PART = 10; // seconds of a recording in one part, which can go to disk
+const PART = 10; // seconds of a recording in one Blob, which browsers can move to disk
 const LIMITS = 40; // dB; 0 is no limit
 
 const state = new State({
@@ -24,7 +24,7 @@ const pictures = { before: new Spectrogram(byId("before")), after: new Spectrogr
 const meters = { before: new Meter(byId("meter-before")), after: new Meter(byId("meter-after")) };
 const heads = [...document.querySelectorAll(".head")];
 
-let job = null; // what is going on: it has end()
+let job = null; // the recording or file in progress: it has end()
 let result = null; // what can be saved: it has save() and original()
 let player = null;
 
@@ -96,7 +96,7 @@ class Live {
       pictures.before.clear();
       pictures.after.clear();
       byId("speed").textContent = "live";
-      say("Listening. The sound stays in this browser.");
+      say("Listening. Audio stays in this browser.");
     } catch (error) {
       await this.close();
       throw error;
@@ -104,7 +104,7 @@ class Live {
   }
 
   ready({ lag, latency, rate }) {
-    this.lag = lag; // samples at the beginning that belong to nothing
+    this.lag = lag; // samples at the beginning that precede the input
     const output = (this.context.baseLatency ?? 0) + (this.context.outputLatency ?? 0);
     const network = (1000 * latency) / rate;
     byId("latency").textContent = `${network.toFixed(0)} ms + ${(1000 * output).toFixed(0)} ms of the device`;
@@ -181,7 +181,7 @@ class Recording {
   }
 }
 
-// Files: a worker cleans, then a player plays input and output side by side.
+// Files: a worker denoises, then a player plays input and output in parallel.
 
 class FileJob {
   constructor(file) {

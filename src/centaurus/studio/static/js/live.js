@@ -1,11 +1,11 @@
-// Live sound: the microphone, an audio context at the network's rate where the browser can, and the audio thread.
+// Live audio: the microphone, an audio context at the network's rate if the browser supports it, and the audio thread.
 
 import { loadModule } from "./page.js";
 
 const WORKLET = new URL("worklet.js", import.meta.url).href;
 const RAW = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
 
-// What is missing for live sound, in words; null if nothing is.
+// A message about what live audio lacks here; null if nothing.
 export function missing() {
   if (!globalThis.WebAssembly) return "This browser cannot run WebAssembly: a current Firefox, Chrome, Edge or Safari can.";
   if (!globalThis.isSecureContext) {
@@ -14,7 +14,7 @@ export function missing() {
   if (!globalThis.AudioContext || !globalThis.AudioWorkletNode) {
     return "This browser has no audio worklets: a current Firefox, Chrome, Edge or Safari has.";
   }
-  if (!navigator.mediaDevices?.getUserMedia) return "This browser gives pages no microphone.";
+  if (!navigator.mediaDevices?.getUserMedia) return "This browser does not give pages access to a microphone.";
   return null;
 }
 
@@ -52,7 +52,7 @@ export async function openContext(rate, stream) {
   return { context, source };
 }
 
-// A node of the audio thread. Its messages go to handle[kind]; failed is called if it dies.
+// A node of the audio thread. Its messages go to handle[kind]; failed is called if it stops.
 export function addNode(context, name, options, handle, failed, channels = 1) {
   const node = new AudioWorkletNode(context, name, {
     numberOfInputs: 1,

@@ -63,7 +63,7 @@ function showShape({ name, layers }) {
   byId("shape").replaceChildren(element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, ...parts));
 }
 
-// Milliseconds for people.
+// Milliseconds with a unit.
 function time(ms) {
   return ms >= 1000 ? `${Number((ms / 1000).toPrecision(2))} s` : `${Number(ms.toPrecision(2))} ms`;
 }
@@ -131,7 +131,7 @@ function showModes({ before, after }) {
   const all = [...before.ms, ...after.ms].map(Math.log10);
   const [low, high] = [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))];
   const top = Math.max(1e-9, ...before.hz, ...after.hz);
-  const x = (hz) => left + Math.sqrt(hz / top) * (width - left - 16); // low frequencies get more room
+  const x = (hz) => left + Math.sqrt(hz / top) * (width - left - 16); // low frequencies get more width
   const y = (ms) => height - bottom - ((Math.log10(ms) - low) / Math.max(1, high - low)) * (height - bottom - 14);
   const parts = [];
   const xTicks = [0, 0.1, 0.4, 1].map((share) => [x(share * top), short(share * top)]);
@@ -143,7 +143,7 @@ function showModes({ before, after }) {
   byId("modes").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Modes by frequency and time constant, before and after training" }, ...parts));
 }
 
-// The discretised poles exp(A dt) in the upper half of the complex plane, where their conjugates' twins are left out.
+// The discretised poles exp(A dt) in the upper half of the complex plane; their conjugates are left out.
 function showPlane({ before, after }, hertz) {
   const [width, height, left, bottom] = [420, 280, LEFT, 44];
   const radius = (width - left - 26) / 2;

@@ -1,4 +1,4 @@
-// What every page has: the theme button, the state in the address, messages, and the models.
+// Shared by all pages: the theme button, the state in the URL, messages, and the models.
 
 const errorBox = document.getElementById("error");
 const statusBox = document.getElementById("status");
@@ -23,12 +23,12 @@ export function showError(error) {
   errorBox.hidden = !error;
 }
 
-// A short message for everybody, also for screen readers.
+// Show a short message, also to screen readers.
 export function say(text) {
   statusBox.textContent = text;
 }
 
-// Runs what a button does; faults become a message, and the button cannot be pressed twice.
+// Run the action of a button, disabled meanwhile; an error becomes a message.
 export function action(button, work) {
   button.addEventListener("click", async () => {
     showError(null);
@@ -43,7 +43,7 @@ export function action(button, work) {
   });
 }
 
-// State in the address: { name: { default, read } }, where read returns a valid value or undefined.
+// State in the URL: { name: { default, read } }, where read returns a valid value or undefined.
 export class State {
   constructor(schema) {
     this.schema = schema;
@@ -85,7 +85,7 @@ export const whole = (least, most) => (text) => {
 export const oneOf = (values) => (text) => (values.includes(text) ? text : undefined);
 export const upTo = (length) => (text) => text.slice(0, length);
 
-// Ties a slider to a value of the state and shows it in words.
+// Bind a slider to a value of the state, and show the value as text.
 export function slider(state, id, words, changed = () => {}) {
   const input = byId(id);
   const output = byId(`${id}-value`);
@@ -102,7 +102,7 @@ export function slider(state, id, words, changed = () => {}) {
   });
 }
 
-// One script address that may become a worker, where the browser asks for trusted ones.
+// The only script URL that may become a worker, where the browser enforces trusted types.
 const policy = globalThis.trustedTypes?.createPolicy("centaurus", {
   createScriptURL: (address) => {
     if (address !== workerAddress) throw new TypeError(`not a worker of this site: ${address}`);
@@ -117,7 +117,7 @@ export function startWorker() {
 
 let models = null;
 
-// { live, models }: whether a server answers, and the models that there are.
+// { live, models }: whether a server answers, and the available models.
 export async function site() {
   models ??= fetchJson("models.json");
   return models;
@@ -170,7 +170,7 @@ export function clock(seconds) {
   return (whole >= 3600 ? [Math.floor(whole / 3600), ...parts] : parts).join(":");
 }
 
-// Numbers for people: 1.2 k, 3.4 M.
+// Numbers with a metric prefix: 1.2 k, 3.4 M.
 export function short(number, unit = "") {
   for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(number) >= size) return `${(number / size).toPrecision(3)} ${letter}${unit}`;

@@ -26,7 +26,7 @@ let planner = null;
 let timer = null;
 let asked = 0;
 
-// Answers from the server, which knows every size.
+// Answers from the server, for any size.
 class Server {
   constructor({ equations, defaults }) {
     this.equations = equations;
@@ -105,7 +105,7 @@ function read(equation) {
   return { operands, output: letters(right.split("_")[1]) };
 }
 
-// The indices of a term that may not be finished.
+// The indices of a term that may be incomplete.
 const letters = (text = "") => [...text].filter((letter) => /[a-z]/i.test(letter)).join("");
 
 const text = () => planner.equations[state.get("equation")] ?? state.get("equation");
@@ -160,7 +160,7 @@ async function ask() {
   const turn = ++asked;
   try {
     const answer = await planner.plan(state.get("equation"), chosenSizes());
-    if (turn !== asked) return; // a later question has been asked since
+    if (turn !== asked) return; // superseded by a later query
     showError(null);
     showNetwork(answer);
     showPlan(answer);
@@ -169,7 +169,7 @@ async function ask() {
   }
 }
 
-// Operands above, indices between, the output below: an index joins everything that carries it.
+// Operands above, indices between, the output below: an index is joined to every tensor that has it.
 function showNetwork({ operands, output, sizes: known }) {
   const all = [...new Set(operands.flatMap(({ indices: i }) => [...i]))];
   const width = 640;
@@ -208,7 +208,7 @@ function showPlan({ plan, runners_up: others, named, rule, device }) {
   const names = { contract: "contract", generate: "make kernel", rfft: "FFT", irfft: "inverse FFT", multiply: "multiply", direct: "convolve", chunked: "convolve in chunks" };
   const rows = plan.steps.map((step, k) => [
     `${k + 1}. ${names[step.kind] ?? step.kind}${step.chunk ? ` of ${step.chunk}` : ""}`,
-    step.equation, step.domain === "none" ? "–" : step.domain, short(step.flops), short(step.bytes, "B"), duration(step.seconds), duration(step.backward_seconds),
+    step.equation, step.domain === "none" ? "–" : step.domain, short(step.flops), short(step.kept_bytes + step.transient_bytes, "B"), duration(step.forward_seconds), duration(step.backward_seconds),
   ]);
   table("steps", ["Step", "Einsum", "Domain", "FLOP", "Memory", "Forward", "Backward"], rows, [1]);
   const beside = [

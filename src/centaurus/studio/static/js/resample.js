@@ -4,7 +4,7 @@
 const ATTENUATION = 96; // dB of images and aliases, about that of 16 bits
 const BETA = 0.1102 * (ATTENUATION - 8.7); // Kaiser's formula
 export const FINE = 128; // zero crossings on either side: a transition band of 3 % of the lower rate, for files
-export const QUICK = 40; // 10 %, and 2.5 ms of look-ahead at 16 kHz, for live sound
+export const QUICK = 40; // 10 %, and 2.5 ms of look-ahead at 16 kHz, for live audio
 
 export class Resampler {
   constructor(from, to, zeros = FINE) {
@@ -25,7 +25,7 @@ export class Resampler {
     this.given = 0;
   }
 
-  // How many input samples must have come before output k can be made.
+  // The number of input samples that output k needs.
   needed(k) {
     return Math.floor((k * this.down) / this.up) + this.half + 1;
   }
@@ -94,7 +94,7 @@ function makePhases(up, half, low, zeros) {
       taps[n] = cutoff * sinc(cutoff * t) * window;
       sum += taps[n];
     }
-    return taps.map((tap) => tap / sum); // a constant stays what it is
+    return taps.map((tap) => tap / sum); // unity gain at 0 Hz
   });
 }
 

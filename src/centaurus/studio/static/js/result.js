@@ -1,4 +1,4 @@
-// A cleaned file: input and output side by side at the file's rate, for playing from anywhere and for saving.
+// A denoised file: input and output in parallel at the file's rate, for playing from anywhere and for saving.
 
 import { FINE, Resampler } from "./resample.js";
 import { encode, header } from "./wav.js";
@@ -40,7 +40,7 @@ export class Result {
     }
   }
 
-  // The whole file with this share of the cleaned signal, as the parts of a WAV file.
+  // The whole file with this share of the denoised signal, as the parts of a WAV file.
   async save(share, progress = () => {}) {
     const width = this.sample === "s16" ? 2 : 4;
     const parts = [header(this.sample, this.fileRate, this.channels, this.frames * this.channels * width)];
@@ -51,7 +51,7 @@ export class Result {
       pending.push(encode(this.sample, mixed));
       done += mixed[0].length;
       if (pending.length === 60) {
-        parts.push(new Blob(pending)); // so that memory can go to disk
+        parts.push(new Blob(pending)); // browsers can move it to disk
         pending = [];
       }
       progress(done / this.frames);
@@ -59,7 +59,7 @@ export class Result {
     return new Blob([...parts, ...pending], { type: "audio/wav" });
   }
 
-  // Cleaned samples at the network's rate.
+  // Denoised samples at the network's rate.
   async wet(start, count) {
     const { channels } = this;
     const entry = this.blobs.find((b) => start >= b.start && start < b.start + b.frames);
@@ -81,7 +81,7 @@ function concat(a, b) {
   return out;
 }
 
-// At least `least` samples: rounding of two rates may leave the last one out.
+// Pad to at least `least` samples: rounding of two rates may drop the last one.
 function padded(x, least) {
   return x.length >= least ? x : concat(x, new Float32Array(least - x.length));
 }

@@ -1,14 +1,14 @@
-// Sound files of any kind: WAV piece by piece, everything else decoded by the browser.
+// Audio files: WAV piece by piece, other formats decoded by the browser.
 
 import { encode, header, WavSource } from "./wav.js";
 
-const DECODED_RATE = 48_000; // browsers do not tell a file's own rate: this is enough for every one of them
+const DECODED_RATE = 48_000; // Hz: browsers do not report a file's own rate, and few have a higher one
 const FLAC_RATE = 18; // byte of a FLAC file where 20 bits of its rate begin
 const LONG = 20 * 60; // seconds: longer files are decoded at the network's rate, for a third of the memory
-const PART = 1 << 20; // samples of decoded sound that become part of a Blob at a time
+const PART = 1 << 20; // decoded samples that are added to a Blob at a time
 const DEMO = "demo.flac";
 
-// A reader of a sound file, whose blob a worker can open too. networkRate is in samples a second.
+// A reader of an audio file, whose blob a worker can open too. networkRate is in samples a second.
 export async function openSound(file, networkRate) {
   const wav = await WavSource.open(file);
   if (wav) {
@@ -29,7 +29,7 @@ export async function openSound(file, networkRate) {
   return Object.assign(await WavSource.open(asWav(buffer)), { saved: "s16" });
 }
 
-// Decoded sound as a WAV file in a Blob: the page and its worker share it, and the browser may move it to disk.
+// Decoded audio as a WAV file in a Blob: the page and its worker share it, and the browser may move it to disk.
 function asWav(buffer) {
   const channels = Array.from({ length: buffer.numberOfChannels }, (_, c) => buffer.getChannelData(c));
   const parts = [header("f32", buffer.sampleRate, channels.length, 4 * channels.length * buffer.length)];
@@ -52,7 +52,7 @@ async function flacRate(file) {
   return rate >= 8_000 && rate <= 96_000 ? rate : null; // what every browser can decode to
 }
 
-// Seconds, as the browser's player says; 0 if it does not know.
+// Seconds, by the browser's player; 0 if unknown.
 function lengthOf(file) {
   return new Promise((resolve) => {
     const player = new Audio();
@@ -68,7 +68,7 @@ function lengthOf(file) {
   });
 }
 
-// Buttons and drops that give a file to `take`.
+// Pass files from buttons and drops to `take`.
 export function acceptFiles({ drop, choose, input, take }) {
   choose.addEventListener("click", () => input.click());
   input.addEventListener("change", () => {
@@ -88,6 +88,6 @@ export function acceptFiles({ drop, choose, input, take }) {
     const [file] = event.dataTransfer.files;
     if (file) take(file);
   });
-  addEventListener("dragover", (event) => event.preventDefault()); // a drop beside the field must not leave the page
+  addEventListener("dragover", (event) => event.preventDefault()); // a file dropped beside the field must not replace the page
   addEventListener("drop", (event) => event.preventDefault());
 }

@@ -1,4 +1,4 @@
-// Spectrograms on a canvas: scrolling with live sound, or a whole file filled from left to right.
+// Spectrograms on a canvas: scrolling with live audio, or a whole file filled from left to right.
 
 import { Spectrum } from "./fft.js";
 
@@ -6,10 +6,10 @@ const SIZE = 1024;
 const HOP = 256;
 const ROWS = 256; // pixels of height
 const WIDTH = 900; // pixels
-const RESERVE = 2; // columns kept back: sound comes in bursts, and every frame of the screen should move
+const RESERVE = 2; // columns kept back: audio arrives in bursts, and every frame of the screen should scroll
 const FLOOR = -95; // dB
 const TOP = -15;
-// Dark blue over violet and orange to pale yellow: lightness grows evenly, so it survives grey print.
+// Dark blue over violet and orange to pale yellow: lightness is monotonic, so the scale works in grey too.
 const STOPS = [
   [8, 10, 34], [38, 22, 88], [88, 30, 120], [142, 44, 118], [196, 66, 96], [236, 108, 68], [250, 164, 72], [252, 222, 140],
 ];
@@ -120,7 +120,7 @@ export class Meter {
 
   set(power) {
     const level = Math.max(-60, Math.min(0, 10 * Math.log10(power + 1e-12)));
-    this.level = Math.max(level, this.level - 1.2); // falls slowly, so that it can be read
+    this.level = Math.max(level, this.level - 1.2); // decays slowly enough to be read
     const now = Math.round(this.level);
     this.bar.style.setProperty("--share", String((this.level + 60) / 60));
     if (this.node.getAttribute("aria-valuenow") !== String(now)) {

@@ -2,8 +2,8 @@
 
 import { QUICK, Resampler } from "./resample.js";
 
-// Runs one channel of sound, in pieces of any length, through a denoiser. The result has no delay: its sample k
-// belongs to input sample k (at the network's rate), and flush() makes up for what is still due.
+// Runs one channel of audio, in pieces of any length, through a denoiser. The result has no delay: its sample k
+// belongs to input sample k (at the network's rate), and flush() returns the rest.
 export class CleanStream {
   constructor(network) {
     this.network = network;
@@ -11,7 +11,7 @@ export class CleanStream {
     this.fill = 0;
     this.taken = 0;
     this.given = 0;
-    this.late = network.delay; // samples at the beginning that belong to nothing
+    this.late = network.delay; // samples at the beginning that precede the input
   }
 
   process(x) {
@@ -49,7 +49,7 @@ export class CleanStream {
   }
 }
 
-// A queue of samples of fixed capacity, for use where nothing may be allocated.
+// A queue of samples of fixed capacity, for code that must not allocate.
 export class Queue {
   constructor(capacity) {
     this.data = new Float32Array(capacity);
@@ -133,7 +133,7 @@ export function join(pieces) {
   return out;
 }
 
-// The share of the cleaned signal: the rest is input, so that noise falls by no more than the limit (dB, 0 is none).
+// The share of the denoised signal; the rest is input, so that noise falls by at most the limit (dB, 0 is none).
 export function cleanedShare(mix, limit) {
   return limit > 0 ? mix * (1 - 10 ** (-limit / 20)) : mix;
 }

@@ -4,7 +4,7 @@
   try {
     chosen = localStorage.getItem("theme");
   } catch {
-    // Storage is denied: the system's theme it is.
+    // Storage is denied: the system's theme is used.
   }
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 })();

@@ -8,7 +8,7 @@ const LARGEST = 0xffffffff - 1024; // bytes of data in a plain WAV file; above i
 const SEARCHED = 1 << 20; // bytes in which the header must end
 
 export class WavSource {
-  // From a Blob; null if it is not a WAV file. Throws an Error in words if it is one that cannot be read.
+  // From a Blob; null if it is not a WAV file. Throws an Error with a message for the user if it cannot be read.
   static async open(blob) {
     const head = new DataView(await blob.slice(0, SEARCHED).arrayBuffer());
     if (head.byteLength < 12) return null;
@@ -36,7 +36,7 @@ export class WavSource {
   constructor(blob, format, offset, bytes) {
     Object.assign(this, format, { blob, offset });
     this.frames = Math.floor(bytes / (this.channels * this.width));
-    this.saved = this.sample === "s16" || this.sample === "u8" ? "s16" : "f32"; // samples of what is made of it
+    this.saved = this.sample === "s16" || this.sample === "u8" ? "s16" : "f32"; // format of the samples in results
   }
 
   // Samples from a frame on, one Float32Array a channel; fewer at the end.

@@ -1,4 +1,4 @@
-// The page that finds words: keywords with their confidence, connected words as captions, a wake word.
+// The keyword page: keywords with their confidence, connected words as captions, a wake word.
 
 import { IGNORED, Spotting, Transcription } from "./decode.js";
 import { addNode, loadModels, openContext, openMicrophone } from "./live.js";
@@ -12,7 +12,7 @@ const SHOWN = 10; // seconds of the curves
 const KEPT = 24; // keywords in the list
 const RECENT = 12; // connected words on the page
 const LINES = 6; // colours of the curves
-const AWAKE = 4; // seconds that a wake word holds
+const AWAKE = 4; // seconds after a wake word in which keywords count
 const PAUSE = 0.8; // seconds of silence that end a caption
 const LONGEST = 6; // seconds of a caption
 const NAMED = 0.25; // confidence at which a curve is named
@@ -50,7 +50,7 @@ async function models() {
 const running = ({ keyword, recognizer, wake }) => [keyword, recognizer, wake].filter(Boolean);
 const loadRunning = async () => loadModels(running(await models()).map(({ name }) => name));
 
-// From logits to words; begins anew with every recording.
+// From logits to words; reset for every recording.
 class Decoders {
   constructor({ keyword, recognizer, wake }) {
     this.seconds = keyword.frame / keyword.rate;
@@ -156,7 +156,7 @@ class Curves {
     this.name(labels, width, y);
   }
 
-  // Names over their peaks, the surest first; one that would cover another goes below it.
+  // Names over their peaks, the most confident first; one that would cover another is moved below it.
   name(labels, width, y) {
     const taken = [];
     for (const { name, colour, score, at } of labels.sort((one, other) => other.score - one.score)) {
@@ -265,7 +265,7 @@ class Live {
       };
       this.node = addNode(context, "centaurus-listener", { models: loaded }, handle, showError);
       source.connect(this.node).connect(context.destination);
-      say("Listening. The sound stays in this browser.");
+      say("Listening. Audio stays in this browser.");
     } catch (error) {
       await this.close();
       throw error;
@@ -284,7 +284,7 @@ class Live {
   }
 }
 
-// A file, faster than real time but slowly enough to be watched.
+// A file, faster than real time but slow enough to follow.
 class FileJob {
   constructor(file) {
     this.file = file;

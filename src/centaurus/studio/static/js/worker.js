@@ -1,4 +1,4 @@
-// The worker's side of denoising a file: the page stays responsive, and ends the work by ending the worker.
+// Denoise a file in a worker, so that the page stays responsive; terminating the worker cancels it.
 
 import { cleanFile } from "./clean.js";
 import { Network } from "./network.js";

@@ -4,20 +4,20 @@ import { Network } from "./network.js";
 import { QUICK, Resampler } from "./resample.js";
 import { BlockDenoiser } from "./stream.js";
 
-const FADE = 0.02; // seconds of a change of mix, and of starting and stopping to play: no click
+const FADE = 0.02; // seconds of a crossfade when the mix changes, playing starts or stops, to avoid clicks
 const REPORT = 0.5; // seconds between reports of the load
 const SENT = 256; // samples of each signal in a message to the page
-const GAP = 0.02; // seconds by which the clock must have run ahead of the sound before blocks count as dropped
+const GAP = 0.02; // seconds that the clock must be ahead of the audio before blocks count as dropped
 
 // Milliseconds; audio worklets of most browsers have only Date, whose rounding averages out over a report.
 const now = globalThis.performance ? () => performance.now() : () => Date.now();
 
-// The share of time that the callback takes, and blocks that the device had to do without.
+// The share of time that the callback takes, and the number of dropped blocks.
 class Load {
   constructor(send) {
     this.send = send;
     this.busy = this.blocks = this.dropped = 0;
-    this.least = Infinity; // least lead of the clock over the sound in this report, and in the one before
+    this.least = Infinity; // least lead of the clock over the audio in this report, and in the previous one
     this.before = null;
     this.began = null;
   }
@@ -107,7 +107,7 @@ class DenoiserProcessor extends AudioWorkletProcessor {
   }
 }
 
-// Runs networks that listen: their outputs go to the page, no sound comes out.
+// Runs classifiers and recognisers: their outputs go to the page, no audio is played.
 class ListenerProcessor extends AudioWorkletProcessor {
   constructor({ processorOptions }) {
     super();
@@ -221,7 +221,7 @@ class PlayerProcessor extends AudioWorkletProcessor {
 }
 
 function mono(channels, silence) {
-  if (!channels.length) return silence; // the source is not there yet, or has gone
+  if (!channels.length) return silence; // the source is not connected
   if (channels.length === 1) return channels[0];
   return channels[0].map((x, k) => channels.reduce((sum, channel) => sum + channel[k], 0) / channels.length);
 }

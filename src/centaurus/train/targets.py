@@ -1,11 +1,16 @@
-"""Teachers for distillation: classifiers for keyword spotting, wav2vec2 or stored logits for recognition."""
+"""Targets for training: transcripts as numbers for CTC, and the outputs of teachers for distillation.
+
+Tokens are word pieces, characters or whole words, with the blank first. Teachers are classifiers for keyword spotting,
+and wav2vec2 or stored logits for recognition.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +20,102 @@ from torch import Tensor
 
 from centaurus.audio import AudioError
 from centaurus.data import Corpus, Index
+from centaurus.decode.vocabulary import MARK, normalise
 from centaurus.models import Classifier, load_network
 from centaurus.system import extra, replacing
-from centaurus.train.tokens import CHARACTERS
+
+BLANK = "<blank>"
+UNKNOWN = "[UNK]"
+SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The 32 symbols of the character head, in the order of the wav2vec2 models fine-tuned on LibriSpeech; the pad is CTC's
+# blank and the bar separates words.
+CHARACTERS = ("<pad>", "<s>", "</s>", "<unk>", "|", *"ETAONIHSRDLUMWCFGYPBVK'XJQZ")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a recogniser by index, and how a transcript becomes indices. Index 0 is CTC's blank."""
+
+    names: tuple[str, ...]
+    encode: Callable[[str], list[int]]  # can be pickled, for data workers
+
+
+def read_tokens(kind: str, transcripts: Iterable[str]) -> Tokens:
+    """Return the tokens of a kind of vocabulary.
+
+    ``characters`` or ``words`` of these transcripts, ``marked`` words with a token for where one begins, the WordPiece
+    vocabulary in a file, or ``used:FILE``: those of its tokens that occur in the transcripts.
+    """
+    if kind == "characters":
+        return _listed({c for text in transcripts for c in normalise(text)} | {" "}, list)
+    if kind == "words":
+        return _listed({word for text in transcripts for word in normalise(text).split()}, str.split)
+    if kind == "marked":
+        words = read_tokens("words", transcripts)
+        return Tokens((*words.names, MARK), words.encode)
+    path = Path(kind.removeprefix("used:"))
+    if not path.is_file():
+        raise ValueError(f"vocabulary is characters, words, marked, a WordPiece file or used:FILE; there is no {path}")
+    return _used(wordpiece(path), transcripts) if kind.startswith("used:") else wordpiece(path)
+
+
+def _listed(symbols: set[str], split: Callable[[str], list[str]]) -> Tokens:
+    names = (BLANK, *sorted(symbols))
+    index = {name: k for k, name in enumerate(names)}
+    return Tokens(names, partial(_look_up, index, split))
+
+
+def _look_up(index: dict[str, int], split: Callable[[str], list[str]], text: str) -> list[int]:
+    """Return the indices of the names in a text; names without one are left out."""
+    return [index[name] for name in split(normalise(text)) if name in index]
+
+
+def wordpiece(path: Path) -> Tokens:
+    """Return a WordPiece vocabulary as BERT has it: one token a line, ``[PAD]`` first, which serves as the blank."""
+    names = tuple(path.read_text(encoding="utf-8").splitlines())
+    missing = [name for name in SPECIAL if name not in names]
+    if missing or names[0] != "[PAD]":
+        raise ValueError(f"{path} is not a WordPiece vocabulary: it should begin with [PAD] and have {SPECIAL}")
+    return Tokens(names, partial(_pieces, str(path)))
+
+
+def _pieces(path: str, text: str) -> list[int]:
+    indices: list[int] = _tokenizer(path).encode(normalise(text), add_special_tokens=False).ids
+    return indices
+
+
+@cache
+def _tokenizer(path: str) -> Any:
+    """Return the tokenizer of a vocabulary file, loaded when first needed in each process."""
+    from tokenizers import BertWordPieceTokenizer
+
+    return BertWordPieceTokenizer(path, lowercase=True)
+
+
+def _used(tokens: Tokens, transcripts: Iterable[str]) -> Tokens:
+    """Return only the tokens that occur in transcripts, so that a small network is not all vocabulary."""
+    needed = {k for text in transcripts for k in tokens.encode(text)}
+    kept = sorted(needed | {0, tokens.names.index(UNKNOWN)})
+    place = {old: new for new, old in enumerate(kept)}
+    unknown = place[tokens.names.index(UNKNOWN)]
+    return Tokens(tuple(tokens.names[k] for k in kept), partial(_remap, tokens.encode, place, unknown))
+
+
+def _remap(encode: Callable[[str], list[int]], place: dict[int, int], unknown: int, text: str) -> list[int]:
+    return [place.get(k, unknown) for k in encode(text)]
+
+
+def characters(text: str) -> list[int]:
+    """Return a transcript for the character head: upper-case letters, a bar between words, nothing else."""
+    return [CHARACTERS.index(c) for c in normalise(text).upper().replace(" ", "|") if c in CHARACTERS]
+
 
 Answers = Callable[[Tensor], Tensor]
 """From audio (batch, 1, samples) to logits (batch, classes)."""
 
 
 def answers_of(model: str, classes: Sequence[str]) -> Answers:
-    """A classifier of the same classes: a model of this library by name or file, or any other's ``.onnx``.
+    """Return a classifier of the same classes: a model of this library by name or file, or any other ``.onnx`` file.
 
     The ONNX file takes audio (batch, 1, samples), gives logits (batch, classes), and has the list ``classes`` as JSON
     in its metadata. It need not be causal.
@@ -74,7 +165,7 @@ def _check(model: str, known: object, classes: Sequence[str]) -> None:
 
 
 FRAME = 320  # samples a frame of wav2vec2 and of the character head
-ABSENT = 20.0  # a symbol that the teacher does not have is this far below its least logit: as good as impossible
+ABSENT = 20.0  # a symbol that the teacher does not have is this far below its least logit: a probability of about 1e-9
 
 # The order of the outputs where a model has no vocab.json. torchaudio's release of the same network lacks three symbols
 # that never occur (begin, end and unknown); its first output is the blank.
@@ -83,7 +174,7 @@ ORDERS = {len(order): order for order in (CHARACTERS, TORCHAUDIO)}
 
 
 def label_order(vocabulary: Path | None, outputs: int) -> list[int]:
-    """For each symbol of the character head the teacher's output, or -1 where it has none.
+    """Return, for each symbol of the character head, the teacher's output, or -1 where it has none.
 
     ``vocabulary`` is the ``vocab.json`` of a model, from symbols to outputs; without one the order follows from the
     number of outputs, as the two public releases of wav2vec2 on LibriSpeech have them.
@@ -124,7 +215,7 @@ class Wav2Vec2:
 
     @torch.no_grad()
     def __call__(self, audio: Tensor) -> Tensor:
-        """Character logits (batch, characters, frames) for audio (batch, 1, time), each row at unit variance."""
+        """Return character logits (batch, characters, frames) for audio (batch, 1, time), each row at unit variance."""
         self.model.to(audio.device)
         rows = audio[:, 0].float()
         rows = (rows - rows.mean(-1, keepdim=True)) / (rows.var(-1, keepdim=True, unbiased=False) + 1e-7).sqrt()
@@ -136,7 +227,7 @@ class Wav2Vec2:
 
 
 class Precomputed:
-    """Logits in files, ``ID.npy`` with (characters, frames) for each utterance, placed where the utterance stands.
+    """Logits in files, ``ID.npy`` with (characters, frames) for each utterance, placed where the utterance is.
 
     Files may lie in folders named by what comes before the first ``-`` or ``_`` of an ID (``logits_file``).
     """
@@ -149,7 +240,7 @@ class Precomputed:
     def logits(self, placed: list[tuple[int, str]], samples: int) -> np.ndarray[Any, Any]:
         """Return logits for a row of this many samples with utterances at these starts; blank elsewhere."""
         whole = np.zeros((len(CHARACTERS), samples // FRAME), np.float32)
-        whole[0] = 20.0  # as good as certain
+        whole[0] = 20.0  # a probability of about 1
         for start, name in placed:
             path = self.folder / f"{name}.npy"
             path = path if path.is_file() else logits_file(self.folder, name)
