@@ -20,6 +20,9 @@ RATE = 16_000
 TINY = 1e-6  # of an RMS: digital silence is not scaled up
 VOICES = 0.45  # share of the pairs whose speech is replaced by another voice's
 RESPED, SPEEDS = 0.4, (0.9, 1.12)  # share of the pairs that are played faster or slower, and how much
+SCENES = 0.25  # share of the pairs whose noise is replaced by a recording of another place
+RUMBLING, RUMBLE = 0.5, 70.0  # share of the pairs whose noise below this many Hz is changed by itself
+RECOLOURED, COLOUR = 0.4, 9.0  # share of the pairs whose noise gets another spectrum, and by how many dB at most
 
 
 def rms(x: Samples) -> float:
@@ -35,13 +38,17 @@ def speech_rms(x: Samples, frame: int = 320) -> float:
 
 @dataclass(frozen=True)
 class Sources:
-    """What examples are made of: (noisy, clean) pairs, corpora of speech with their shares, noise, music, effects."""
+    """What examples are made of: (noisy, clean) pairs, corpora of speech with their shares, noise, music, effects.
+
+    ``short`` is the part of the noise that is taken for speech most easily: sneezes, cries, engines.
+    """
 
     pairs: Sequence[tuple[Clip, Clip]]
     speech: Sequence[tuple[Corpus, float]]
     noise: Corpus
     music: Corpus | None
     effects: Corpus | None
+    short: Corpus | None = None
 
 
 class Mixer:
@@ -63,9 +70,10 @@ class Mixer:
         return (noisy * gain).astype(np.float32), (clean * gain).astype(np.float32)
 
     def pair(self, rng: np.random.Generator) -> tuple[Samples, Samples]:
-        """Recorded pairs, many with another voice in their noise at their SNR, or played faster or slower.
+        """Recorded pairs, many with another voice or place, another spectrum of the noise, another speed or SNR.
 
-        Three in ten are brought to another SNR, two in ten get the noise of another pair.
+        The official training pairs have ten kinds of noise at 0 to 15 dB: without changes the network learns these
+        kinds, and what it gains does not carry over to others.
         """
         speed = rng.uniform(*SPEEDS) if rng.random() < RESPED else 1.0
         length = int(np.ceil(self.length * speed)) + 1
@@ -73,14 +81,22 @@ class Mixer:
         if rng.random() < VOICES:
             voice = self._joined_speech(rng, length)
             noisy, clean = voice + (noisy - clean) * speech_rms(voice) / (speech_rms(clean) + TINY), voice
-        kind = rng.random()
-        if kind < 0.3:
-            noisy = clean + (noisy - clean) * 10 ** (rng.uniform(-8, 6) / 20)
-        elif kind < 0.5:
+        noise, kind = noisy - clean, rng.random()
+        if kind < SCENES:
+            scene = varied(rng, self._recorded(rng, self.sources.noise, length))
+            noise = (at_snr(clean, scene, rng.uniform(0, 20)) - clean).astype(np.float32)
+        elif kind < SCENES + 0.15:
             other = self._pair_noise(rng, length)
             if rng.random() < 0.3:
-                other = other + (noisy - clean)
-            noisy = at_snr(clean, other, rng.uniform(-2, 18))
+                other = other + noise
+            noise = at_snr(clean, other, rng.uniform(-2, 20)) - clean
+        elif kind < SCENES + 0.5:
+            noise = noise * 10 ** (rng.uniform(-10, 4) / 20)
+        if rng.random() < RECOLOURED:
+            noise = recoloured(rng, noise)
+        if rng.random() < RUMBLING:
+            noise = rumbling(rng, noise, rms(clean))
+        noisy = (clean + noise).astype(np.float32)
         if speed != 1:
             noisy, clean = (soxr.resample(x, RATE * speed, RATE, "MQ") for x in (noisy, clean))
         return noisy[: self.length], clean[: self.length]
@@ -99,6 +115,8 @@ class Mixer:
             if rng.random() < 0.2:
                 noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
             noisy = at_level(noise, -20) if alone else at_snr(clean, noise, rng.uniform(-7, 18))
+            if rng.random() < 0.25 and not alone:
+                noisy = clean + rumbling(rng, noisy - clean, rms(clean))
             clean = np.zeros_like(clean) if alone else clean
         if rng.random() < 0.3:
             noisy, clean = through_microphone(rng, noisy, clean)
@@ -141,8 +159,11 @@ class Mixer:
         return synthetic(rng, self.length)
 
     def mistakable(self, rng: np.random.Generator) -> Samples:
-        """Effects, clicks, bursts or an engine: what is over before it is known, or has a pitch as voices have."""
-        if self.sources.effects is not None and rng.random() < 0.6:
+        """Effects, sneezes, clicks, bursts or an engine: over before it is known, or with a pitch as voices have."""
+        kind = rng.random()
+        if self.sources.short is not None and kind < 0.35:
+            return varied(rng, self._recorded(rng, self.sources.short))
+        if self.sources.effects is not None and kind < 0.65:
             return varied(rng, self._recorded(rng, self.sources.effects))
         make = (_clicks, _bursts, _engine)[int(rng.integers(3))]
         return make(rng, self.length).astype(np.float32)
@@ -173,13 +194,14 @@ class Mixer:
         frames = min(a.frames - start, length)
         return np.resize(self.pair_corpus.load(a, start, frames) - self.pair_corpus.load(b, start, frames), length)
 
-    def _recorded(self, rng: np.random.Generator, corpus: Corpus) -> Samples:
+    def _recorded(self, rng: np.random.Generator, corpus: Corpus, length: int = 0) -> Samples:
         """Recordings from a random place, one after another until the row is full; short effects with pauses."""
-        out, at = np.zeros(self.length, np.float32), 0
-        while at < self.length:
+        length = length or self.length
+        out, at = np.zeros(length, np.float32), 0
+        while at < length:
             clip = corpus[int(rng.integers(len(corpus)))]
-            start = int(rng.integers(max(1, clip.frames - (self.length - at))))
-            piece = corpus.load(clip, start, min(clip.frames - start, self.length - at))
+            start = int(rng.integers(max(1, clip.frames - (length - at))))
+            piece = corpus.load(clip, start, min(clip.frames - start, length - at))
             out[at : at + len(piece)] = piece
             at += len(piece) + (int(rng.integers(800, 8000)) if clip.frames < RATE // 4 else 0)
         return out
@@ -215,6 +237,33 @@ def in_room(rng: np.random.Generator, x: Samples) -> Samples:
     tail[0] = 1
     size = 1 << (len(x) + frames - 1).bit_length()
     return np.fft.irfft(np.fft.rfft(x, size) * np.fft.rfft(tail, size), size)[: len(x)].astype(np.float32)
+
+
+def recoloured(rng: np.random.Generator, noise: Samples) -> Samples:
+    """Noise of the same power through a smooth random response over octaves from 15 Hz up."""
+    hertz = np.arange(len(noise) // 2 + 1) * RATE / len(noise)
+    octaves = np.log2(np.maximum(hertz, 15) / 15)
+    response = np.interp(octaves, np.linspace(0, 9.1, 8), rng.uniform(-COLOUR, COLOUR, 8))
+    y = np.fft.irfft(np.fft.rfft(noise) * 10 ** (response / 20), len(noise))
+    return (y * rms(noise) / (rms(y) + TINY)).astype(np.float32)
+
+
+def rumbling(rng: np.random.Generator, noise: Samples, speech: float) -> Samples:
+    """Noise whose rumble is weaker or stronger, sometimes with another one added, up to the level of the speech.
+
+    Recordings of speech rumble too, some 20 dB below the voice. What is noise there cannot be known from the rest of
+    the spectrum, and examples in which both go together teach the opposite.
+    """
+    hertz = np.fft.rfftfreq(len(noise), 1 / RATE)
+    spectrum = np.fft.rfft(noise)
+    spectrum[hertz < RUMBLE] *= 10 ** (rng.uniform(-24, 6) / 20)
+    if rng.random() < 0.4:
+        centre, width = 10 ** rng.uniform(0.4, 1.8), rng.uniform(0.2, 1.2)  # Hz, and the width in natural logarithms
+        shape = np.exp(-0.5 * (np.log(np.maximum(hertz, 0.5) / centre) / width) ** 2) * (hertz > 1) * (hertz < 100)
+        added = shape * np.fft.rfft(rng.standard_normal(len(noise)))
+        added /= np.sqrt(2 * np.square(np.abs(added)).sum()) / len(noise) + TINY
+        spectrum += added * speech * 10 ** (rng.uniform(-34, 0) / 20)
+    return np.fft.irfft(spectrum, len(noise)).astype(np.float32)
 
 
 def through_microphone(rng: np.random.Generator, *signals: Samples) -> list[Samples]:
@@ -260,11 +309,13 @@ def _tones(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
 
 def _clicks(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
     x, at, base = 0.003 * rng.standard_normal(length), int(rng.integers(0, 4000)), rng.uniform(300, 4500)
+    resonant = rng.random() < 0.7
     while at < length:
         frames = int(rng.integers(200, 2400))
         burst = rng.standard_normal(frames) * np.exp(-np.arange(frames) / rng.uniform(15, frames / 4))
-        radius, angle = rng.uniform(0.6, 0.97), base * rng.uniform(0.7, 1.4) * 2 * np.pi / RATE
-        burst = lfilter([1], [1, -2 * radius * np.cos(angle), radius**2], burst)
+        if resonant:
+            radius, angle = rng.uniform(0.6, 0.97), base * rng.uniform(0.7, 1.4) * 2 * np.pi / RATE
+            burst = lfilter([1], [1, -2 * radius * np.cos(angle), radius**2], burst)
         burst *= rng.uniform(0.2, 1) / (np.abs(burst).max() + 1e-9)
         x[at : at + frames] += burst[: length - at]
         at += int(rng.exponential(2200)) + 300

@@ -15,6 +15,7 @@ from centaurus.train.losses import (
     MAGNITUDE,
     RELATIVE_LOSSES,
     RELATIVE_SIZES,
+    RUMBLE,
     Weight,
     compressed,
     erb_share,
@@ -157,7 +158,9 @@ def test_the_heard_loss_weights_low_frequencies_more() -> None:
     weights = erb_share(257)
     assert float(weights.sum()) == pytest.approx(1)
     below = math.log1p(0.00437 * 1000) / math.log1p(0.00437 * 8000)
-    assert float(weights[:33].sum()) == pytest.approx(below, abs=0.02)
+    assert float(weights[:33].sum()) == pytest.approx(below, abs=0.03)
+    assert float(weights[2] / weights[3]) == pytest.approx((1 + 0.00437 * 93.75) / (1 + 0.00437 * 62.5))
+    assert float(weights[1] / weights[2]) == pytest.approx(RUMBLE * (1 + 0.00437 * 62.5) / (1 + 0.00437 * 31.25))
 
 
 def _mean_power(x: torch.Tensor) -> float:

@@ -55,3 +55,44 @@ def test_batches_have_mixtures_and_noise_alone(tmp_path: Path, effects: bool, mo
     alone = ~clean.any(axis=(1, 2))
     assert 0.08 < alone.mean() < 0.35  # nearly a fifth
     assert (np.abs(noisy - clean).max(axis=(1, 2)) > 0)[alone].all()
+
+
+def band_power(x: np.ndarray, low: float, high: float) -> float:
+    hertz = np.fft.rfftfreq(len(x), 1 / RATE)
+    return float(np.square(np.abs(np.fft.rfft(x)))[(hertz >= low) & (hertz < high)].sum())
+
+
+def test_rumble_changes_by_itself() -> None:
+    noise = np.random.default_rng(0).standard_normal(2 * RATE).astype(np.float32)
+    changes = []
+    for seed in range(40):
+        y = mixing.rumbling(np.random.default_rng(seed), noise, 1.0)
+        assert y.dtype == np.float32
+        assert band_power(y, 110, 8000) == pytest.approx(band_power(noise, 110, 8000), rel=1e-3)
+        changes.append(10 * np.log10(band_power(y, 2, 60) / band_power(noise, 2, 60)))
+    assert min(changes) < -15
+    assert max(changes) > 10  # up to the level of the speech
+
+
+def test_another_colour_keeps_the_power() -> None:
+    noise = np.random.default_rng(0).standard_normal(2 * RATE).astype(np.float32)
+    shapes = []
+    for seed in range(20):
+        y = mixing.recoloured(np.random.default_rng(seed), noise)
+        assert rms(y) == pytest.approx(rms(noise), rel=1e-3)
+        shapes.append(10 * np.log10(band_power(y, 100, 400) / band_power(y, 2000, 8000) * 20))
+    assert np.std(shapes) > 3
+
+
+@pytest.mark.parametrize("own", [0.0, 1.0])
+def test_pairs_and_mixtures_are_a_function_of_the_seed(
+    tmp_path: Path, own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    speech, noise = corpus(tmp_path, "speech", 2.0), corpus(tmp_path, "noise", 5.0)
+    sources = Sources([(speech[1], speech[0])], [(speech, 1.0)], noise, None, None, noise)
+    mixer = Mixer(sources, RATE, own)
+    (noisy, clean), (again, _) = (mixer.batch(np.random.default_rng(3), 24) for _ in range(2))
+    assert np.array_equal(noisy, again)
+    assert noisy.dtype == clean.dtype == np.float32
+    assert np.isfinite(noisy).all()

@@ -129,6 +129,7 @@ def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
 RelativeLoss = Callable[[Tensor, Tensor], Tensor]
 
 RELATIVE_SIZES = (512, 1024)  # windows of 32 and 64 ms at 16 kHz, a half apart
+AUDIBLE, RUMBLE = 60.0, 0.2  # Hz, and the weight of what lies below
 MAGNITUDE = 0.85  # the share of magnitudes; the rest is for magnitudes with their phases
 ENOUGH = 1e-3  # 30 dB below the input: a smaller residual is not rewarded
 RELATIVE_FLOOR = 1e-4  # of a bin's power in the shorter window, where the input's are about 200
@@ -157,8 +158,12 @@ def even_share(bins: int) -> Tensor:
 
 
 def erb_share(bins: int, rate: int = 16_000) -> Tensor:
-    """The share of each bin on the ERB-rate scale (Glasberg and Moore) from 0 to half the rate."""
-    density = 1 / (1 + 0.00437 * torch.linspace(0, rate / 2, bins))
+    """The share of each bin on the ERB-rate scale (Glasberg and Moore), less below ``AUDIBLE``.
+
+    Rumble at the level of speech is not heard: compressed, it would count as much as a voice.
+    """
+    hertz = torch.linspace(0, rate / 2, bins)
+    density = torch.where(hertz < AUDIBLE, RUMBLE, 1.0) / (1 + 0.00437 * hertz)
     return density / density.sum()
 
 
