@@ -36,8 +36,7 @@ from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
 from torch import nn
 
 from centaurus.data import open_corpus
-from centaurus.decode.ctc import LATE
-from centaurus.decode.vocabulary import MARK
+from centaurus.decode import LATE, MARK
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State
 from centaurus.models import Classifier, Recognizer, load_network, recognizer, save

@@ -32,7 +32,7 @@ import torch
 
 import centaurus as ct
 from centaurus.data import Keywords
-from centaurus.data.examples.keywords import NONE
+from centaurus.data.keywords import NONE
 from centaurus.recipes import kws, launch
 from centaurus.system import plot_style
 from centaurus.train.config import override

@@ -28,8 +28,8 @@ from mel_streams import MelStreams, Sound, judged, noise_of_pairs, sounds_of, wo
 from torch import nn
 
 from centaurus.data import Corpus, open_corpus
-from centaurus.data.examples.keywords import without_words
-from centaurus.decode.keywords import BACKGROUND
+from centaurus.data.keywords import without_words
+from centaurus.decode import BACKGROUND
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State, map_state, reset
 from centaurus.models import Classifier, Recognizer, classifier, load_network, save

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from centaurus.cli.train import engine
 from centaurus.data import Corpus, open_corpus
-from centaurus.data.examples.keywords import without_words
-from centaurus.decode.keywords import Smoothing, Spotting
+from centaurus.data.keywords import without_words
+from centaurus.decode import Smoothing, Spotting
 from centaurus.evaluation.metrics import clips, connected
 from centaurus.runtime import Session
-from centaurus.runtime.listen import Transcriber
+from centaurus.runtime.session import Transcriber
 
 Samples = NDArray[np.float32]
 TEN = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]

@@ -20,11 +20,11 @@ import numpy as np
 
 from centaurus.data import Clip, Corpus, open_corpus
 from centaurus.data.layouts import sound_files
-from centaurus.decode.keywords import BACKGROUND, PATIENCE, Decision, Spotting
+from centaurus.decode import BACKGROUND, PATIENCE, Decision, Spotting
 from centaurus.evaluation import live
 from centaurus.evaluation.metrics import QUIET, clips, most_probable, save_curve
 from centaurus.runtime import Session
-from centaurus.runtime.listen import smoothing_of
+from centaurus.runtime.session import smoothing_of
 
 TEN = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 CONDITIONS = {"silence": 60.0, "white": 30.0, "hum": 30.0, "recorded": 30.0, "recorded at 10 dB": 10.0}

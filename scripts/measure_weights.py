@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from centaurus.audio import pesq
 from centaurus.data import Corpus, open_corpus, pairs
 from centaurus.export.c import export_c
-from centaurus.export.c.program import WEIGHTS
+from centaurus.export.c.layers import WEIGHTS
 from centaurus.models import load
 from centaurus.runtime import Denoiser, Session
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from centaurus.audio.augment import coloured, hum
 from centaurus.audio.signal import dbfs, gain
 from centaurus.data import Corpus, pairs
-from centaurus.data.examples.keywords import bounds
+from centaurus.data.keywords import bounds
 from centaurus.evaluation.live import says
 from centaurus.layer import Layer
 from centaurus.models.tables import CLASSIFIERS, SpotterTable

@@ -167,7 +167,7 @@ MUTATIONS = (
     ),
     Mutation(
         "CTC marks reach back one frame more",
-        "decode/ctc.py",
+        "decode.py",
         "self._marks[1 - REACH :]",
         "self._marks[-REACH:]",
         "tests/decode/test_ctc.py::test_a_mark_reaches_back_only_so_far",

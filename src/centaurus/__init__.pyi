@@ -18,8 +18,8 @@ from .planner.device import Device as Device
 from .planner.plan import Plan as Plan
 from .planner.search import plan_expression as plan_expression
 from .runtime.denoise import denoise as denoise
-from .runtime.listen import spot as spot
-from .runtime.listen import transcribe as transcribe
+from .runtime.session import spot as spot
+from .runtime.session import transcribe as transcribe
 from .ssm.layer import SSM as SSM
 from .ssm.selective import S6 as S6
 from .train.optim import parameter_groups as parameter_groups

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import soundfile
 
-from centaurus.cli import listening
+from centaurus.cli import audio
 from centaurus.decode import Keyword, join
 from centaurus.runtime import spot, transcribe
 from tests.cli.run import Result, run
@@ -201,10 +201,10 @@ def test_a_command_on_windows_keeps_its_backslashes(monkeypatch: pytest.MonkeyPa
         started.append(command)
         return SimpleNamespace(poll=lambda: 0, wait=lambda: 0)
 
-    monkeypatch.setattr(listening.output, "WINDOWS", True)
-    monkeypatch.setattr(listening.subprocess, "Popen", start)
+    monkeypatch.setattr(audio.output, "WINDOWS", True)
+    monkeypatch.setattr(audio.subprocess, "Popen", start)
     command = r'"C:\my tools\say.exe" hello'
-    listening.Launcher(command)(Keyword("yes", 1.0, 0.9))
+    audio.Launcher(command)(Keyword("yes", 1.0, 0.9))
     assert started == [command]
 
 

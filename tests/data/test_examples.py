@@ -16,8 +16,8 @@ from centaurus import audio, data
 from centaurus.audio import augment
 from centaurus.audio.augment import fit
 from centaurus.data import Clip, Corpus, Keywords, Mixing, Mixtures, Pairs, Utterances, Variation
-from centaurus.data.examples.keywords import NONE, without_words
-from centaurus.data.examples.rows import Group, draw, epoch_size
+from centaurus.data.keywords import NONE, without_words
+from centaurus.data.rows import Group, draw, epoch_size
 
 ROW = 2**15
 

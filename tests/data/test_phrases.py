@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from centaurus.data import Corpus, Phrases, Phrasing, open_corpus, prepared
-from centaurus.data.examples.keywords import bounds
+from centaurus.data.keywords import bounds
 from tests import corpora
 
 CLEAN = Phrasing(noisy=0.0, speed=0.0, whole=0.0)

@@ -7,7 +7,7 @@ import pytest
 
 from centaurus.data import open_corpus
 from centaurus.data.corpus import Corpus
-from centaurus.data.examples.keywords import Streaming, Streams, reverberant
+from centaurus.data.keywords import Streaming, Streams, reverberant
 from tests import corpora
 
 FRAME, CLASSES = 512, ("yes", "no", "background")

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centaurus.decode import Greedy, Style, Vocabulary, Words, greedy, join
-from centaurus.decode.ctc import LATE, REACH
+from centaurus.decode import LATE, REACH, Greedy, Style, Vocabulary, Words, greedy, join
 
 PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
 LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centaurus.decode import Smoothing, Spotting
-from centaurus.decode.keywords import PATIENCE, MovingMean
+from centaurus.decode import PATIENCE, MovingMean, Smoothing, Spotting
 
 CLASSES = ("yes", "no", "background")
 FRAME = 0.01

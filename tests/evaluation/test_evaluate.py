@@ -13,7 +13,7 @@ import pytest
 
 from centaurus import audio
 from centaurus.data import Phrases, open_corpus, write_pack
-from centaurus.decode.ctc import LATE
+from centaurus.decode import LATE
 from centaurus.evaluation import metrics as ev
 from centaurus.evaluation.metrics import Model, write
 from tests import corpora

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centaurus.decode.keywords import Smoothing, Spotting
+from centaurus.decode import Smoothing, Spotting
 from centaurus.evaluation import live
 
 RATE, HOP = 8000, 80

@@ -14,7 +14,7 @@ from torch import nn
 
 import centaurus as ct
 from centaurus.export.c import write
-from centaurus.export.c.program import WEIGHTS
+from centaurus.export.c.layers import WEIGHTS
 from centaurus.layer import Layer
 from centaurus.native.build import find_compiler
 from centaurus.nn import (

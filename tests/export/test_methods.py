@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from centaurus.export.graph import Graph, Signal
-from centaurus.export.ssm import Choice, choose, divisors, lower_ssm, methods
-from centaurus.export.tables import Local
+from centaurus.export.ssm import Choice, Local, choose, divisors, lower_ssm, methods
 from centaurus.ssm import SSM
 from tests.export.graphs import error, run_pieces
 

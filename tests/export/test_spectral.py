@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import centaurus as ct
-from centaurus.export.spectral import (
+from centaurus.export.layers import (
     bin_order,
     bin_tables,
     column_table,

@@ -16,7 +16,7 @@ from centaurus.models import save as save_model
 from centaurus.models.tables import CLASSIFIERS
 from centaurus.recipes import launch, wake
 from centaurus.runtime import Session
-from centaurus.runtime.listen import smoothing_of
+from centaurus.runtime.session import smoothing_of
 
 TINY = SpotterTable((Row("mel", 256, 20, window=512), Row("pointwise", 1, 16, 16)), expansion=0)
 RATE = 16_000

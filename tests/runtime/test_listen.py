@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.decode import Smoothing, Spotting, Vocabulary, greedy
-from centaurus.runtime.listen import Spotter, Transcriber, spot, transcribe
-from centaurus.runtime.session import Session, SessionError
+from centaurus.runtime.session import Session, SessionError, Spotter, Transcriber, spot, transcribe
 from tests.runtime.models import CLASSES, TOKENS, exported
 
 KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never sure

@@ -11,9 +11,19 @@ from pathlib import Path
 import pytest
 
 from centaurus.planner import CPU
-from centaurus.studio import plans
-from centaurus.studio.plans import QueryError, answer_plan, answer_row
-from centaurus.studio.server import HEADERS, HOST, POLICY, Page, Server, site, write_site
+from centaurus.studio import server as plans
+from centaurus.studio.server import (
+    HEADERS,
+    HOST,
+    POLICY,
+    Page,
+    QueryError,
+    Server,
+    answer_plan,
+    answer_row,
+    site,
+    write_site,
+)
 
 PAGES = ("index.html", "words.html", "plans.html", "networks.html")
 

@@ -19,7 +19,8 @@ import soundfile
 
 from centaurus.export.c.write import find_clang
 from centaurus.runtime import denoise
-from centaurus.studio import plans, write_site
+from centaurus.studio import server as plans
+from centaurus.studio import write_site
 from tests.studio.conftest import DEMO, PHONE
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import soundfile
 import torch
 
 from centaurus.data import open_corpus
-from centaurus.decode.keywords import BACKGROUND
+from centaurus.decode import BACKGROUND
 from centaurus.models import classifier, recognizer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))

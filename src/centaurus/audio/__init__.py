@@ -1,6 +1,6 @@
 """Audio as numpy arrays: files, rates, levels, mixing, augmentation, packing, metrics, spectrograms. No torch."""
 
-from centaurus.audio.augment import filtered, mask_frequency, mask_time
+from centaurus.audio.augment import Packing, Piece, assemble, filtered, mask_frequency, mask_time, pack_cut, pack_whole
 from centaurus.audio.files import Audio, AudioError, Decoder, Info, Writer, blocks, info, read, write
 from centaurus.audio.metrics import (
     Errors,
@@ -11,7 +11,6 @@ from centaurus.audio.metrics import (
     stoi,
     word_errors,
 )
-from centaurus.audio.pack import Packing, Piece, assemble, pack_cut, pack_whole
 from centaurus.audio.signal import (
     Resampler,
     dbfs,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from centaurus.cli import denoise, listening, networks, output, serve, train
+from centaurus.cli import audio, networks, output, serve, train
 
 app = typer.Typer(
     help="Denoise speech, find words and transcribe, live on one CPU core; train, measure and export such networks.",
@@ -19,17 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes leave half of 80 columns to the text
 )
 SECTIONS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Use models": (
-        *(
-            denoise.denoise,
-            listening.spot,
-            listening.transcribe,
-            serve.serve,
-            serve.studio,
-            serve.demo,
-            networks.models,
-        ),
-    ),
+    "Use models": (audio.denoise, audio.spot, audio.transcribe, serve.serve, serve.studio, serve.demo, networks.models),
     "Train and publish": (train.train, train.teacher_logits, train.evaluate, train.export, train.push),
     "Look inside": (networks.count, networks.verify, networks.bench, networks.plan, networks.calibrate),
 }

@@ -364,7 +364,7 @@ def _live(
 ) -> list[Path]:
     """Measure misses against false alarms in continuous streams: points go to the report, the curve to the folder."""
     from centaurus.data import open_corpus
-    from centaurus.decode.keywords import Smoothing, Spotting
+    from centaurus.decode import Smoothing, Spotting
     from centaurus.evaluation import live
     from centaurus.evaluation.metrics import clips, save_curve
 

@@ -17,10 +17,10 @@ from centaurus.data.corpus import (
     prepared,
     write_pack,
 )
-from centaurus.data.examples.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
-from centaurus.data.examples.rows import Mixing, Mixtures, Pairs, Utterances
 from centaurus.data.index import Index, open_index, without_leaks
+from centaurus.data.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
 from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
+from centaurus.data.rows import Mixing, Mixtures, Pairs, Utterances
 
 __all__ = [
     "LAYOUTS",

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError
-from centaurus.audio.pack import Piece, Rows, fill_rows
+from centaurus.audio.augment import Piece, Rows, fill_rows
 from centaurus.data.corpus import Clip, Corpus, Faults, OnFault, Samples, cache_folder, check_rate, header_length, load
 from centaurus.data.layouts import SPLITS, TRANSCRIPTS, sound_suffix
 from centaurus.system import replacing, write_file

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from centaurus.audio.signal import dbfs, gain
 from centaurus.data.corpus import Corpus
-from centaurus.data.examples.keywords import Spoken, bounds, faded, some_noise, words_in
-from centaurus.decode.keywords import Decision, Keyword, Spotting
+from centaurus.data.keywords import Spoken, bounds, faded, some_noise, words_in
+from centaurus.decode import Decision, Keyword, Spotting
 
 Samples = NDArray[np.float32]
 Scores = NDArray[np.float64]

@@ -21,10 +21,19 @@ from numpy.typing import NDArray
 from centaurus import audio
 from centaurus.audio.augment import fit, looped
 from centaurus.data import Clip, Corpus, Phrases, Phrasing, Spoken, open_corpus, pairs
-from centaurus.data.examples.rows import evenly_spaced
-from centaurus.decode import Style, Vocabulary, Word, greedy, join, normalise, transcript
-from centaurus.decode.ctc import softmax
-from centaurus.decode.keywords import BACKGROUND, MovingMean
+from centaurus.data.rows import evenly_spaced
+from centaurus.decode import (
+    BACKGROUND,
+    MovingMean,
+    Style,
+    Vocabulary,
+    Word,
+    greedy,
+    join,
+    normalise,
+    softmax,
+    transcript,
+)
 from centaurus.evaluation.live import Point
 from centaurus.system import plot_style, write_file
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from centaurus.data import Corpus, Mixing, Mixtures, Pairs
-from centaurus.data.examples.rows import READINGS
+from centaurus.data.rows import READINGS
 from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
 from centaurus.models.tables import DC_BLOCK, DENOISERS
 from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named

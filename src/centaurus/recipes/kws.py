@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from centaurus.data import Corpus, Keywords, Variation
-from centaurus.data.examples.keywords import NONE
+from centaurus.data.keywords import NONE
 from centaurus.models import Classifier, ClassifierTable, Row, classifier
 from centaurus.models.network import Network
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK

@@ -18,9 +18,9 @@ import torch
 
 from centaurus.data import Corpus
 from centaurus.data.corpus import Clip
-from centaurus.data.examples.keywords import Streaming, Streams
+from centaurus.data.keywords import Streaming, Streams
 from centaurus.data.layouts import hold_out, sound_files, speaker_of
-from centaurus.decode.keywords import BACKGROUND, Smoothing, Spotting
+from centaurus.decode import BACKGROUND, Smoothing, Spotting
 from centaurus.evaluation import live
 from centaurus.evaluation.metrics import save_curve
 from centaurus.export.write import export_onnx

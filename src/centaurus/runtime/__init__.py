@@ -1,9 +1,8 @@
 """Run exported models on files, pipes and devices with numpy and onnxruntime alone."""
 
 from centaurus.runtime.denoise import Denoiser, denoise
-from centaurus.runtime.listen import Spotter, Transcriber, spot, transcribe
 from centaurus.runtime.modelfile import Settings
-from centaurus.runtime.session import Session, SessionError
+from centaurus.runtime.session import Session, SessionError, Spotter, Transcriber, spot, transcribe
 
 __all__ = [
     "Denoiser",

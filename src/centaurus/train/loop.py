@@ -33,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from centaurus.data.examples.rows import evenly_spaced
+from centaurus.data.rows import evenly_spaced
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.models.io import save
 from centaurus.models.network import Network

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from centaurus.audio import char_errors, word_errors
-from centaurus.decode import Style, Vocabulary, normalise, transcript
-from centaurus.decode.ctc import LATE
+from centaurus.decode import LATE, Style, Vocabulary, normalise, transcript
 from centaurus.kernels.precision import without_autocast
 from centaurus.models.build import Classifier, Denoiser, Recognizer
 from centaurus.models.network import Network

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from centaurus.audio import AudioError
 from centaurus.data import Corpus, Index
-from centaurus.decode.vocabulary import MARK, normalise
+from centaurus.decode import MARK, normalise
 from centaurus.models import Classifier, load_network
 from centaurus.system import extra, replacing
 

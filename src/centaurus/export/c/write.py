@@ -31,8 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centaurus.export.c.layers import Calls
-from centaurus.export.c.program import Program
+from centaurus.export.c.layers import Calls, Program
 from centaurus.export.step import lower
 from centaurus.export.write import ExportError, describe
 from centaurus.layer import Layer, check_layer

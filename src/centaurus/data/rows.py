@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError, augment
-from centaurus.audio.augment import mask_frequency, mask_time
-from centaurus.audio.pack import DENOISING_ROW, RECOGNITION_ROW, Piece, assemble, pack_cut, pack_whole
+from centaurus.audio.augment import (
+    DENOISING_ROW,
+    RECOGNITION_ROW,
+    Piece,
+    assemble,
+    mask_frequency,
+    mask_time,
+    pack_cut,
+    pack_whole,
+)
 from centaurus.audio.signal import mix
 from centaurus.data.corpus import Clip, Corpus, frames_at_rate
 from centaurus.data.index import Index

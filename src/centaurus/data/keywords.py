@@ -20,7 +20,7 @@ from centaurus.audio.augment import add_noise, change_speed, coloured, equalised
 from centaurus.audio.signal import dbfs, gain, to_level
 from centaurus.data.corpus import Corpus
 from centaurus.data.layouts import subset
-from centaurus.decode.keywords import BACKGROUND
+from centaurus.decode import BACKGROUND
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]

@@ -1,7 +1,4 @@
-"""``centaurus spot`` and ``transcribe``: keywords or words in files and folders, a pipe or from a microphone.
-
-The options, inputs and outputs that both have in common come first; ``denoise`` shares some of them.
-"""
+"""``centaurus denoise``, ``spot`` and ``transcribe``: files, folders, pipes and microphones."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
+from importlib import import_module
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,182 +21,189 @@ from centaurus.cli import output
 
 if TYPE_CHECKING:
     from centaurus.decode import Keyword, Word
-    from centaurus.runtime.io import Layout, Source
-
-PIPE = "-"
-CORES = os.cpu_count() or 1
-SHOWN = 5  # skipped files that are named
-
-Inputs = Annotated[
-    list[str] | None, typer.Argument(metavar="[IN]...", help="Audio files, folders, or - for standard input.")
-]
-Mic = Annotated[bool, typer.Option("--mic", help="Listen to a microphone until Ctrl-C.")]
-Device = Annotated[str | None, typer.Option(help="Which microphone: its number or a part of its name.")]
-Rate = Annotated[int | None, typer.Option(help="Sample rate of raw samples on standard input, in Hz.")]
-Channels = Annotated[int, typer.Option(help="Channels of raw samples on standard input.")]
-Raw = Annotated[
-    str | None,
-    typer.Option("--raw", help="Standard input is raw: u8, s16le, s24le, s32le, f32le or f64le. Else it is WAV."),
-]
-Threads = Annotated[
-    int, typer.Option(min=1, max=CORES, clamp=True, help="Threads of the network, at most as many as cores.")
-]
-Out = Annotated[
-    str | None, typer.Option("--out", "-o", help="File or folder for the results.", show_default="standard output")
-]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
+    from centaurus.runtime.denoise import Options, Report
+    from centaurus.runtime.files import Job
+    from centaurus.runtime.io import Layout
 
 
-def raw_layout(raw: str | None, rate: int | None, channels: int) -> Layout | None:
-    """Return the layout of raw samples on standard input; None if it is WAV."""
-    from centaurus.runtime.io import Encoding, Layout
+def denoise(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="IN", help="Audio files, folders, or - for standard input (WAV, or --raw).")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="File, folder or - for standard output. Default: IN.denoised beside IN."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "denoise-16k",
+    attn_limit_db: Annotated[
+        float | None, typer.Option(min=0, help="Attenuate noise by at most this many dB.", show_default="no limit")
+    ] = None,
+    mix: Annotated[float, typer.Option(min=0, max=1, help="Share of the denoised signal; the rest is input.")] = 1.0,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Write spectrograms before and after beside the result.")
+    ] = False,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=output.CORES, clamp=True, help="Files at the same time, at most as many as cores."),
+    ] = min(4, output.CORES),
+    raw: output.Raw = None,
+    rate: output.Rate = None,
+    channels: output.Channels = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=output.CORES,
+            clamp=True,
+            help="Threads of the network, at most as many as cores.",
+            show_default="2 for a single long file, else 1",
+        ),
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="onnxruntime; c: the model compiled by a C compiler; auto: c for files from 15 minutes on."),
+    ] = "auto",
+    band: Annotated[
+        str,
+        typer.Option(
+            help="full: audio above the model's band is scaled by the gain in its top band; narrow: it is removed."
+        ),
+    ] = "full",
+    json: output.Json = False,
+) -> None:
+    """Remove noise from speech: files, folders or a live pipe.
 
-    if raw is None:
-        if rate is not None:
-            raise typer.BadParameter("--rate describes raw samples: say which kind as well, such as --raw s16le")
-        return None
-    if raw not in {encoding.value for encoding in Encoding}:
-        known = ", ".join(encoding.value for encoding in Encoding)
-        raise typer.BadParameter(f"raw samples are one of {known}, got {raw!r}")
-    if rate is None:
-        raise typer.BadParameter("raw samples need their rate, such as --rate 16000")
-    return Layout(rate, channels, Encoding(raw))
+    Any rate and number of channels, files of any length.
+    """
+    from centaurus.runtime.denoise import BANDS, Options
 
-
-class Task(NamedTuple):
-    """One input to listen to, and where its results go: a file, or standard output."""
-
-    open: Callable[[], Source]
-    output: Path | None
-    seconds: Callable[[], float | None]
-
-
-def plan_tasks(
-    inputs: Sequence[str] | None,
-    mic: bool,
-    device: str | None,
-    raw: Layout | None,
-    out: str | None,
-    force: bool,
-    suffix: str,
-) -> list[Task]:
-    """Return the inputs: files and folders, standard input, or a microphone (at 16 kHz)."""
-    from centaurus.runtime.files import Job, find_inputs, open_source, plan_jobs
-    from centaurus.runtime.io import from_microphone, from_pipe
-
-    if mic == bool(inputs):
-        raise typer.BadParameter("give audio files, folders, - for standard input, or --mic")
-    if raw is not None and inputs != [PIPE]:
+    if band not in BANDS:
+        raise typer.BadParameter(f"band should be one of {', '.join(BANDS)}, got {band!r}", param_hint="--band")
+    options = Options(model, mix, attn_limit_db, threads, engine, band)
+    layout = output.raw_layout(raw, rate, channels)
+    piped = output.PIPE in (*inputs, out)
+    if piped and len(inputs) > 1:
+        raise typer.BadParameter("- stands for one stream: give no other input beside it, and one for -o -")
+    if piped and (plot or json):
+        raise typer.BadParameter("--plot and --json are for files, not for pipes")
+    if layout is not None and inputs != [output.PIPE]:
         raise typer.BadParameter("--raw describes standard input: give - as the input")
-    if not inputs or PIPE in inputs:
-        if inputs and len(inputs) > 1:
-            raise typer.BadParameter("- stands for one stream: give no other input beside it")
-        if not mic:
-            refuse_terminal_input()
-        live = (lambda: from_microphone(16_000, device)) if mic else (lambda: from_pipe(sys.stdin.buffer, raw))
-        return [Task(live, None if out is None else _free(Path(out), force), lambda: None)]
-    if out is None:
-        located = find_inputs(inputs)
-        jobs, skipped = [Job(path, Path()) for path, _, _ in located.files], located.skipped
+    if piped:
+        _pipe(inputs[0], out, options, layout, force)
     else:
-        jobs, skipped = plan_jobs(inputs, out, force, suffix=suffix)
-    note_skipped(skipped)
-    return [
-        Task(partial(open_source, job.source), None if out is None else job.output, partial(length, job.source))
-        for job in jobs
-    ]
+        _files(inputs, out, options, workers, force, plot, json)
 
 
-def _free(path: Path, force: bool) -> Path:
-    from centaurus.system import OutputError
+def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, force: bool) -> None:
+    """Denoise from standard input, to standard output, or both."""
+    from centaurus.runtime.denoise import denoise_stream
+    from centaurus.runtime.files import Job, open_sink, open_source
+    from centaurus.runtime.io import Pipe, from_pipe
 
-    if path.exists() and not force:
-        raise OutputError("exists already; -f overwrites", path)
-    return path
+    if out in (None, output.PIPE) and sys.stdout.isatty():
+        raise typer.BadParameter("standard output is a terminal: pipe it on, as … | aplay, or name a file with -o")
+    if name == output.PIPE:
+        output.refuse_terminal_input()
+        source = from_pipe(sys.stdin.buffer, layout)
+    else:
+        source = open_source(name, seconds=0.1)
+    denoiser = options.open(source.rate, source.channels)
+    if out is None or out == output.PIPE:
+        pipe = Pipe(sys.stdout.buffer, source.layout, wav=layout is None)
+        report = denoise_stream(source, pipe, denoiser, "standard output")
+    else:
+        with open_sink(Job(Path(name), Path(out)), source.layout, source.frames, overwrite=force) as sink:
+            report = denoise_stream(source, sink, denoiser, out)
+    output.note_repaired(report.repaired)
+    if note := _band(report):
+        output.note(note)
+    if report.ended is not None:
+        raise report.ended
 
 
-def length(path: Path) -> float:
-    """Return the seconds of a file by its header; 0 for one that cannot be read, whose error comes later."""
-    from centaurus.audio import AudioError, info
-    from centaurus.runtime.files import is_container, seconds
+def _files(
+    inputs: Sequence[str], out: str | None, options: Options, workers: int, force: bool, plot: bool, json: bool
+) -> None:
+    from centaurus.runtime.denoise import denoise_files
+    from centaurus.runtime.files import Job, plan_jobs
 
+    if plot:
+        import_module("matplotlib")  # an error before the work, not after it
+    jobs, skipped = plan_jobs(inputs, out, force)
+    output.note_skipped(skipped)
+    options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file
+    results: dict[Job, Report | Exception] = {}
     try:
-        return seconds(path) if is_container(path) else info(path).seconds
-    except AudioError:
-        return 0.0
-
-
-def refuse_terminal_input() -> None:
-    """Refuse samples from a terminal."""
-    if sys.stdin.isatty():
-        raise typer.BadParameter("standard input is a terminal: pipe audio into it, as arecord -f S16_LE -r 16000 | …")
-
-
-def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[float], object]], None]) -> None:
-    """Run every task. One that fails does not stop the others; the exit code is that of the first failure."""
-    errors: list[Exception] = []
-    total = sum(task.seconds() or 0.0 for task in tasks)
-    with output.progress_bar(what, total) as advance:
-        for task in tasks:
-            try:
-                run(task, advance)
-            except (ValueError, OSError) as error:
-                if len(tasks) == 1 or output.is_closed_pipe(error):
-                    raise
-                output.note(error)
-                errors.append(error)
+        what = f"denoising {f'{len(jobs)} files' if len(jobs) > 1 else jobs[0].source.name}"
+        with output.progress_bar(what, sum(output.length(job.source) for job in jobs)) as advance:
+            results.update(denoise_files(jobs, options, min(workers, len(jobs)), force, advance))
+    finally:
+        reports, errors = _show([results[job] for job in jobs if job in results], json)
+    if plot:
+        _plot([Job(Path(report.source), Path(report.output)) for report in reports], force, json)
     if errors:
         raise SystemExit(output.exit_code(errors[0]))
 
 
-def write_result(task: Task, text: str) -> None:
-    """Write a whole result to its file."""
-    from centaurus.runtime.io import make_folder
-    from centaurus.system import write_file
-
-    assert task.output is not None
-    make_folder(task.output.parent)
-    write_file(task.output, text)
-    output.note(f"wrote {task.output}")
-
-
-@contextmanager
-def until_interrupted(source: Source) -> Iterator[list[KeyboardInterrupt]]:
-    """Read a source in a context in which an interrupt ends live audio; yield a list that then has the interrupt."""
-    interrupts: list[KeyboardInterrupt] = []
-    try:
-        yield interrupts
-    except KeyboardInterrupt as error:
-        if not source.live:
-            raise
-        interrupts.append(error)
+def _show(results: Sequence[Report | Exception], json: bool) -> tuple[list[Report], list[Exception]]:
+    """Print a line for every report and every error; return both."""
+    reports = [result for result in results if not isinstance(result, Exception)]
+    errors = [result for result in results if isinstance(result, Exception)]
+    if json:
+        output.show_json([report.json() for report in reports])
+    else:
+        for report in reports:
+            output.show_sentence(_line(report))
+    output.note_repaired(sum(report.repaired for report in reports))
+    for note in dict.fromkeys(_band(report) for report in reports):
+        if note:
+            output.note(note)
+    for error in errors:
+        output.note(error)
+    return reports, errors
 
 
-def end_recording(interrupts: list[KeyboardInterrupt], repaired: int, mic: bool) -> None:
-    """Report repaired samples. Raise the interrupt of a pipe; it is the normal end of a microphone."""
-    note_repaired(repaired)
-    if interrupts and not mic:
-        raise interrupts[0]
+def _line(report: Report) -> str:
+    channels = f"{report.channels} ch" if report.channels > 1 else "mono"
+    return (
+        f"{report.source} → {report.output}  {report.seconds:.1f} s, {report.rate / 1000:g} kHz {channels}, "
+        f"{_levels(report.level_in, report.level_out)}, {output.duration(report.took)}"
+    )
 
 
-def note_repaired(count: int) -> None:
-    """Print how many samples were not finite or out of range, if any were."""
-    if count:
-        output.note(f"{count} samples were not finite (taken as zeros) or far above full scale (limited)")
+def _band(report: Report) -> str | None:
+    """Return a note about audio above the model's band."""
+    if report.removed_above is not None:
+        return f"audio above {report.removed_above / 1000:g} kHz was removed: it is outside the model's band"
+    if report.scaled_above is not None:
+        return (
+            f"audio above {report.scaled_above / 1000:g} kHz has the gain of the model's top band (--band narrow "
+            "removes it)"
+        )
+    return None
 
 
-def note_skipped(skipped: dict[Path, str]) -> None:
-    """Print which files of a folder were skipped, and why."""
-    for reason in dict.fromkeys(skipped.values()):
-        names = [path.name for path, why in skipped.items() if why == reason]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        output.note(f"skipped ({reason}): {', '.join(names[:SHOWN])}{more}")
+def _levels(before: float, after: float) -> str:
+    if not isfinite(before):
+        return "silence"
+    return f"{before:.1f} → {after:.1f} dBFS" if isfinite(after) else f"{before:.1f} dBFS → silence"
+
+
+def _plot(jobs: Sequence[Job], force: bool, quiet: bool) -> None:
+    from centaurus.runtime.denoise import before_and_after
+
+    for job in jobs:
+        path = job.output.with_suffix(".png")
+        before_and_after(job.source, job.output, path, overwrite=force)
+        if not quiet:
+            output.show_sentence(f"spectrograms: {path}")
 
 
 def spot(
-    inputs: Inputs = None,
-    mic: Mic = False,
-    out: Out = None,
+    inputs: output.Inputs = None,
+    mic: output.Mic = False,
+    out: output.Out = None,
     model: Annotated[str, typer.Option(help="An .onnx file or a shipped model.")] = "kws-30",
     words: Annotated[str | None, typer.Option(help="Report only these words, such as yes,no.")] = None,
     threshold: Annotated[
@@ -226,16 +230,15 @@ def spot(
             "--exec", metavar="CMD", help="Run this on every keyword: $KEYWORD, $TIME and $CONFIDENCE are set."
         ),
     ] = None,
-    force: Force = False,
-    device: Device = None,
-    raw: Raw = None,
-    rate: Rate = None,
-    channels: Channels = 1,
-    threads: Threads = 1,
+    force: output.Force = False,
+    device: output.Device = None,
+    raw: output.Raw = None,
+    rate: output.Rate = None,
+    channels: output.Channels = 1,
+    threads: output.Threads = 1,
 ) -> None:
     """Find keywords, with the time and confidence of each."""
-    from centaurus.runtime.listen import Spotter, smoothing_of
-    from centaurus.runtime.session import open_for
+    from centaurus.runtime.session import Spotter, open_for, smoothing_of
 
     launch = Launcher(command) if command else None
     lines_of_json = jsonl or (out is not None and out.endswith(".jsonl"))
@@ -243,12 +246,12 @@ def spot(
     smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
     options = {"threshold": threshold, "window": smooth, "patience": patience}
     smoothing = replace(smoothing, **{key: value for key, value in options.items() if value is not None})
-    layout = raw_layout(raw, rate, channels)
+    layout = output.raw_layout(raw, rate, channels)
     chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None
-    tasks = plan_tasks(inputs, mic, device, layout, out, force, ".jsonl" if lines_of_json else ".txt")
+    tasks = output.plan_tasks(inputs, mic, device, layout, out, force, ".jsonl" if lines_of_json else ".txt")
     several = len(tasks) > 1
 
-    def run(task: Task, advance: Callable[[float], object]) -> None:
+    def run(task: output.Task, advance: Callable[[float], object]) -> None:
         source = task.open()
         spotter = Spotter(model, source.rate, source.channels, smoothing, threads, chosen)
         lines: list[str] = []
@@ -259,7 +262,7 @@ def spot(
             show(f"{'time':<14}{'keyword':<14}confidence")
         name = {"file": source.name} if several and lines_of_json else {}
         count = 0
-        with until_interrupted(source) as interrupts:
+        with output.until_interrupted(source) as interrupts:
             for block in source.blocks:
                 count += _show_keywords(spotter.process(block), lines_of_json, name, show, launch)
                 advance(block.shape[1] / source.rate)
@@ -267,10 +270,10 @@ def spot(
         if not count:
             output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
         if task.output is not None:
-            write_result(task, "".join(f"{line}\n" for line in lines))
-        end_recording(interrupts, spotter.repaired, mic)
+            output.write_result(task, "".join(f"{line}\n" for line in lines))
+        output.end_recording(interrupts, spotter.repaired, mic)
 
-    run_all(tasks, "spotting keywords", run)
+    output.run_all(tasks, "spotting keywords", run)
     if launch is not None:
         launch.end()
 
@@ -337,9 +340,9 @@ class Format(StrEnum):
 
 
 def transcribe(
-    inputs: Inputs = None,
-    mic: Mic = False,
-    out: Out = None,
+    inputs: output.Inputs = None,
+    mic: output.Mic = False,
+    out: output.Out = None,
     model: Annotated[
         str, typer.Option(help="An .onnx file or a shipped model; commands knows thirty words only.")
     ] = "commands",
@@ -350,12 +353,12 @@ def transcribe(
         ),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Print words as they come, unfinished ones too.")] = False,
-    force: Force = False,
-    device: Device = None,
-    raw: Raw = None,
-    rate: Rate = None,
-    channels: Channels = 1,
-    threads: Threads = 1,
+    force: output.Force = False,
+    device: output.Device = None,
+    raw: output.Raw = None,
+    rate: output.Rate = None,
+    channels: output.Channels = 1,
+    threads: output.Threads = 1,
 ) -> None:
     """Transcribe speech, with the time of every word.
 
@@ -363,24 +366,24 @@ def transcribe(
     the digits, bed bird cat dog happy house marvin sheila tree wow. It does not know general English (centaurus train
     asr trains a recogniser for that).
     """
-    from centaurus.runtime.listen import Transcriber
+    from centaurus.runtime.session import Transcriber
 
     named = next((known for known in Format if out and out.endswith(f".{known.value}")), Format.TEXT)
     kind = form or named
     if live and (kind not in (Format.TEXT, Format.JSON) or out is not None):
         raise typer.BadParameter(f"--live prints text or JSON lines; {kind.value} captions and -o need the whole")
-    layout = raw_layout(raw, rate, channels)
+    layout = output.raw_layout(raw, rate, channels)
     suffix = {Format.TEXT: ".txt"}.get(kind, f".{kind.value}")
-    tasks = plan_tasks(inputs, mic, device, layout, out, force, suffix)
+    tasks = output.plan_tasks(inputs, mic, device, layout, out, force, suffix)
     if model == "commands":
         output.note("the model commands knows thirty words, not general English (see -h)")
 
-    def run(task: Task, advance: Callable[[float], object]) -> None:
+    def run(task: output.Task, advance: Callable[[float], object]) -> None:
         source = task.open()
         transcriber = Transcriber(model, source.rate, source.channels, threads)
         screen = Live(kind is Format.JSON) if live else None
         words: list[Word] = []
-        with until_interrupted(source) as interrupts:
+        with output.until_interrupted(source) as interrupts:
             for block in source.blocks:
                 words += (done := transcriber.process(block))
                 if screen is not None:
@@ -391,14 +394,14 @@ def transcribe(
             screen.show(done, [])
             screen.close()
         elif task.output is not None:
-            write_result(task, _write_transcript(words, kind))
+            output.write_result(task, _write_transcript(words, kind))
         else:
             title = f"{source.name}\n" if len(tasks) > 1 and kind is Format.TEXT else ""
             sys.stdout.write(title + _write_transcript(words, kind, source.name if len(tasks) > 1 else None))
             sys.stdout.flush()
-        end_recording(interrupts, transcriber.repaired, mic)
+        output.end_recording(interrupts, transcriber.repaired, mic)
 
-    run_all(tasks, "transcribing", run)
+    output.run_all(tasks, "transcribing", run)
 
 
 def _write_transcript(words: list[Word], form: Format, name: str | None = None) -> str:
