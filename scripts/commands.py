@@ -41,7 +41,7 @@ from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State
 from centaurus.models import Classifier, Recognizer, load_network, recognizer, save
 from centaurus.nn import Serial
-from centaurus.recipes.commands import DEEPER
+from centaurus.recipes.asr import DEEPER
 from centaurus.recipes.launch import go_on_from
 from centaurus.train.losses import BEGINNING
 from centaurus.train.objectives import BEGUN, EARLY

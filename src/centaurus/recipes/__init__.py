@@ -1,13 +1,13 @@
 """Recipes, the paper's three and those for connected words and wake words: settings, and how a folder is read."""
 
-from centaurus.recipes import asr, commands, denoise, kws, wake
-from centaurus.recipes.recipe import Prepared, Recipe
+from centaurus.recipes import asr, denoise, kws, wake
+from centaurus.train.config import Prepared, Recipe
 
 RECIPES: dict[str, Recipe] = {
     "kws": kws.RECIPE,
     "denoise": denoise.RECIPE,
     "asr": asr.RECIPE,
-    "commands": commands.RECIPE,
+    "commands": asr.COMMANDS,
     "wake": wake.RECIPE,
 }
 

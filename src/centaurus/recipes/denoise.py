@@ -10,7 +10,7 @@ from centaurus.data import Corpus, Mixing, Mixtures, Pairs
 from centaurus.data.rows import READINGS
 from centaurus.models import Denoiser, DenoiserTable, Row, denoiser
 from centaurus.models.tables import DC_BLOCK, DENOISERS
-from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
+from centaurus.train.config import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Clean
 

@@ -14,8 +14,8 @@ from centaurus.models import Classifier, ClassifierTable, Row, classifier
 from centaurus.models.network import Network
 from centaurus.models.tables import CLASSIFIERS, DC_BLOCK
 from centaurus.nn import Block
-from centaurus.recipes.recipe import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
 from centaurus.ssm import SSM
+from centaurus.train.config import PAPER, Prepared, Preset, Reading, Recipe, hours, table_named
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Classify
 from centaurus.train.targets import answers_of

@@ -26,7 +26,7 @@ from centaurus.evaluation.metrics import save_curve
 from centaurus.export.write import export_onnx
 from centaurus.models import Classifier, classifier, load, save
 from centaurus.nn import Stream
-from centaurus.recipes.recipe import Prepared, Preset, Reading, Recipe, hours
+from centaurus.train.config import Prepared, Preset, Reading, Recipe, hours
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Spot
 from centaurus.train.run import Run
