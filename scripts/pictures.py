@@ -22,7 +22,7 @@ TRAINING: list[list[Step]] = [
     [
         ("corpus", "data.open_corpus:\nclips with labels", 2),
         ("cache", "data.prepared:\ndecoded once, int16", 2),
-        ("examples", "data.examples: drawn and\naugmented by (epoch, index)", 1),
+        ("examples", "data.keywords, data.rows:\ndrawn by (epoch, index)", 1),
         ("batches", "train.loop: order is a\nfunction of seed and step", 1),
     ],
     [

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from centaurus import audio
 from centaurus.audio.augment import coloured, combine, hum
+from centaurus.data.corpus import COLUMNS, INDEX, Corpus
 from centaurus.data.synthetic import (
     PHONES,
     RATE,
@@ -22,7 +23,7 @@ from centaurus.data.synthetic import (
     write_clip,
 )
 
-__all__ = ["ambience", "dns", "librispeech", "mls", "sentence", "speech_commands", "spell", "voicebank"]
+__all__ = ["ambience", "dns", "librispeech", "mls", "sentence", "speech_commands", "spell", "voicebank", "write_pack"]
 
 Samples = NDArray[np.float32]
 LETTERS = "abcdefghijklmnopqrstu"  # of the toy alphabet, one phone each
@@ -195,3 +196,21 @@ def _sets(train: int, dev: int, test: int) -> Iterator[tuple[str, str, int, int]
 def _member(group: int, k: int) -> int:
     """Eight speakers to train, two to develop, two to test."""
     return k % 8 if group == 0 else 6 + 2 * group + k % 2
+
+
+def write_pack(corpus: Corpus, folder: Path, by: str = "split", suffix: str = ".flac") -> None:
+    """Write a corpus as a pack: one file for each value of the label ``by``, and the index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = sorted({name for clip in corpus for name in clip.labels if name not in (*COLUMNS, "split")})
+    lines = ["\t".join([*COLUMNS, *labels, "split"])]
+    for value in corpus.values(by):
+        name = f"{value}{suffix}"
+        start = 0
+        with audio.Writer(folder / name, corpus.rate, subtype="OPUS" if suffix == ".ogg" else None) as file:
+            for clip in corpus.where(**{by: value}):
+                samples = corpus.load(clip)
+                file.write(samples)
+                words = [" ".join(clip.labels.get(key, "").split()) for key in (*labels, "split")]
+                lines.append("\t".join([name, str(start), str(len(samples)), clip.id, *words]))
+                start += len(samples)
+    (folder / INDEX).write_text("\n".join(lines) + "\n", encoding="utf-8")

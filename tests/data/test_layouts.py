@@ -73,7 +73,7 @@ def test_an_unknown_folder_says_what_was_looked_for(tmp_path: Path) -> None:
 def test_a_folder_of_packs_is_one_corpus(tmp_path: Path, folders: dict[str, Path]) -> None:
     for layout in ("librispeech", "speech-commands"):
         corpus = data.open_corpus(folders[layout])
-        data.write_pack(corpus.of(clip for clip in corpus if "split" in clip.labels), tmp_path / "all" / layout)
+        corpora.write_pack(corpus.of(clip for clip in corpus if "split" in clip.labels), tmp_path / "all" / layout)
     both = data.open_corpus(tmp_path / "all")
     assert Counter(clip.labels["set"] for clip in both) == {"librispeech": 14, "speech-commands": 40}
     assert set(both.values("kind")) == {"speech", "word"}

@@ -10,6 +10,7 @@ import pytest
 from centaurus import audio, data
 from centaurus.audio import AudioError
 from centaurus.data.corpus import read_index, save
+from tests import corpora
 
 
 def pack(folder: Path, suffix: str = ".flac") -> tuple[Path, np.ndarray]:
@@ -100,7 +101,7 @@ def test_mistakes_in_the_index_are_named(tmp_path: Path, text: str, words: str) 
 
 def test_a_pack_that_is_written_is_read_back(tmp_path: Path, folders: dict[str, Path]) -> None:
     corpus = data.open_corpus(folders["librispeech"])
-    data.write_pack(corpus, tmp_path / "pack")
+    corpora.write_pack(corpus, tmp_path / "pack")
     again = data.open_corpus(tmp_path / "pack")
     assert again.name == "pack"
     assert {clip.id for clip in again} == {clip.id for clip in corpus}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from centaurus import audio
-from centaurus.data import Phrases, open_corpus, write_pack
+from centaurus.data import Phrases, open_corpus
 from centaurus.decode import LATE
 from centaurus.evaluation import metrics as ev
 from centaurus.evaluation.metrics import Model, write
@@ -135,7 +135,7 @@ def test_what_cannot_be_measured_is_an_error(tmp_path: Path) -> None:
 
 def test_damaged_noise_is_an_error_and_not_replaced_by_other_noise(tmp_path: Path) -> None:
     found = open_corpus(corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10))
-    write_pack(found.where(kind="word"), tmp_path / "packs" / "words")
+    corpora.write_pack(found.where(kind="word"), tmp_path / "packs" / "words")
     noise = tmp_path / "packs" / "noise"
     noise.mkdir()
     (noise / "noise.flac").write_bytes(b"fLaC damaged")

@@ -8,7 +8,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from centaurus.export.graph import Graph, Signal, after
+from centaurus.export.step import Signal
+from centaurus.export.write import Graph, after
 
 Lowered = Callable[[Graph, Signal], Signal]
 

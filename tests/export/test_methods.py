@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from centaurus.export.graph import Graph, Signal
 from centaurus.export.ssm import Choice, Local, choose, divisors, lower_ssm, methods
+from centaurus.export.step import Signal
+from centaurus.export.write import Graph
 from centaurus.ssm import SSM
 from tests.export.graphs import error, run_pieces
 

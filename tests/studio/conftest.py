@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from centaurus.studio.server import Server
+from centaurus.studio import Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page

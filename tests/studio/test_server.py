@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from centaurus import studio as plans
 from centaurus.planner import CPU
-from centaurus.studio import server as plans
-from centaurus.studio.server import (
+from centaurus.studio import (
     HEADERS,
     HOST,
     POLICY,

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from centaurus import studio as plans
 from centaurus.export.c.write import find_clang
 from centaurus.runtime import denoise
-from centaurus.studio import server as plans
 from centaurus.studio import write_site
 from tests.studio.conftest import DEMO, PHONE
 

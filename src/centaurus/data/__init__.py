@@ -15,7 +15,6 @@ from centaurus.data.corpus import (
     measured,
     open_pack,
     prepared,
-    write_pack,
 )
 from centaurus.data.index import Index, open_index, without_leaks
 from centaurus.data.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
@@ -48,5 +47,4 @@ __all__ = [
     "prepared",
     "recognise",
     "without_leaks",
-    "write_pack",
 ]

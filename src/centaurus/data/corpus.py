@@ -30,7 +30,7 @@ SPOT = 2048  # bytes of each
 NAMED = 3  # clips in a message
 SILENT = 2.0**-16  # a peak below this is zero in 16 bits
 INDEX = "index.tsv"
-_COLUMNS = ("file", "start", "nsamples", "id")
+COLUMNS = ("file", "start", "nsamples", "id")
 _CHUNK = 256  # clips that threads take at a time
 
 
@@ -351,12 +351,12 @@ def read_index(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-            names = rows[0].keys() if rows else _COLUMNS
+            names = rows[0].keys() if rows else COLUMNS
     except OSError as error:
         raise AudioError(f"cannot be read: {error.strerror}", path) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise AudioError(f"is not a table of clips: {error}", path) from error
-    if missing := [name for name in _COLUMNS if name not in names]:
+    if missing := [name for name in COLUMNS if name not in names]:
         raise AudioError(f"lacks the columns {', '.join(missing)}", path)
     for number, row in enumerate(rows, start=2):
         short = None in row or None in row.values()
@@ -365,25 +365,6 @@ def read_index(path: Path) -> list[dict[str, str]]:
                 f"line {number} does not have {len(names)} columns with integers for start and nsamples", path
             )
     return rows
-
-
-def write_pack(corpus: Corpus, folder: str | os.PathLike[str], by: str = "split", suffix: str = ".flac") -> None:
-    """Write a corpus as a pack: one file for each value of the label ``by``, and the index."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    labels = sorted({name for clip in corpus for name in clip.labels if name not in (*_COLUMNS, "split")})
-    lines = ["\t".join([*_COLUMNS, *labels, "split"])]
-    for value in corpus.values(by):
-        name = f"{value}{suffix}"
-        start = 0
-        with audio.Writer(folder / name, corpus.rate, subtype="OPUS" if suffix == ".ogg" else None) as file:
-            for clip in corpus.where(**{by: value}):
-                samples = corpus.load(clip)
-                file.write(samples)
-                words = [" ".join(clip.labels.get(key, "").split()) for key in (*labels, "split")]
-                lines.append("\t".join([name, str(start), str(len(samples)), clip.id, *words]))
-                start += len(samples)
-    system.write_file(folder / INDEX, "\n".join(lines) + "\n")
 
 
 def _kind(row: dict[str, str]) -> str:
@@ -395,7 +376,7 @@ def _kind(row: dict[str, str]) -> str:
 
 
 def _clip(row: dict[str, str], pack: str, path: Path, rate: int) -> Clip:
-    labels = {key: value for key, value in row.items() if key not in _COLUMNS}
+    labels = {key: value for key, value in row.items() if key not in COLUMNS}
     labels["file"] = os.path.splitext(row["file"])[0]
     labels.setdefault("set", pack)
     return Clip(path, row["id"], int(row["start"]), int(row["nsamples"]), rate, labels)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce, singledispatchmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus.export.graph import Graph
 from centaurus.export.ssm import lower_s6, lower_ssm
 from centaurus.export.step import Array, Signal, Target, array, inside, lower
 from centaurus.layer import Layer
@@ -39,6 +38,9 @@ from centaurus.nn.spectral import (
     synthesis_window,
 )
 from centaurus.ssm import S6, SSM
+
+if TYPE_CHECKING:
+    from centaurus.export.write import Graph
 
 
 def bin_groups(window: int, length: int) -> list[list[int]]:

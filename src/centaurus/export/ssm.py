@@ -16,18 +16,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from centaurus.export.graph import Graph, Signal, array
+from centaurus.export.step import Signal, array
 from centaurus.kernels.modes import chunk_tables
 from centaurus.kernels.pair import pair
 from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _phases, _unfold
 from centaurus.ssm.streaming import Route, route
+
+if TYPE_CHECKING:
+    from centaurus.export.write import Graph
 
 Array = NDArray[np.float64]
 
@@ -223,7 +227,7 @@ def _unless_identity(x: Tensor) -> Array | None:
 # product that is summed up afterwards, and a number of a table, which has to be stored, loaded and kept in cache.
 OPERATOR, PRODUCT, MULTIPLY, ELEMENT, NUMBER = 8e-7, 1.7e-7, 2.5e-11, 4e-10, 3e-10
 
-Method = Callable[[Graph, Local, str, str, int, int], str]
+Method: TypeAlias = "Callable[[Graph, Local, str, str, int, int], str]"
 
 
 @dataclass(frozen=True)
