@@ -23,7 +23,7 @@ from centaurus.cli.train import engine
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.keywords import without_words
 from centaurus.decode import Smoothing, Spotting
-from centaurus.evaluation.metrics import clips, connected
+from centaurus.evaluation import clips, connected
 from centaurus.runtime import Session
 from centaurus.runtime.session import Transcriber
 

@@ -21,8 +21,7 @@ import numpy as np
 from centaurus.data import Clip, Corpus, open_corpus
 from centaurus.data.layouts import sound_files
 from centaurus.decode import BACKGROUND, PATIENCE, Decision, Spotting
-from centaurus.evaluation import live
-from centaurus.evaluation.metrics import QUIET, clips, most_probable, save_curve
+from centaurus.evaluation import QUIET, clips, live, most_probable, save_curve
 from centaurus.runtime import Session
 from centaurus.runtime.session import smoothing_of
 

@@ -10,7 +10,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from centaurus.export.c.write import export_wasm, find_clang
+from centaurus.export.c import export_wasm, find_clang
 from centaurus.export.write import export_and_compare
 from centaurus.models import load_network, shipped
 from centaurus.runtime.measure import read_card

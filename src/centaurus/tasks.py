@@ -1,7 +1,7 @@
 """The tasks of networks: a record each, with what other packages need to know.
 
 To add a task, add its record here, a network (``models/build.py``), an objective (``train/objectives.py``), a recipe
-(a file of ``recipes`` and its line in ``recipes/__init__.py``) and its evaluation (``evaluation/metrics.py``): six
+(a file of ``recipes`` and its line in ``recipes/__init__.py``) and its evaluation (``evaluation/__init__.py``): six
 files. Training, saving, counting, verifying, exporting and evaluating by the command line then work; a command of its
 own is one more file of ``cli`` and of ``runtime``.
 """

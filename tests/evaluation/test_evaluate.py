@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from centaurus import audio
+from centaurus import evaluation as ev
 from centaurus.data import Phrases, open_corpus
 from centaurus.decode import LATE
-from centaurus.evaluation import metrics as ev
-from centaurus.evaluation.metrics import Model, write
+from centaurus.evaluation import Model, write
 from tests import corpora
 
 WORDS = ("yes", "no")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import centaurus as ct
 from centaurus.cli.main import app
-from centaurus.export.c import write
+from centaurus.export import c as exporter
 from centaurus.layer import Layer
 from centaurus.native.build import find_compiler
 from centaurus.nn import Analysis, Compress, Delay, Mask, Mel, Pointwise, Serial, Synthesis
@@ -65,7 +65,7 @@ def exported(layer: Layer, channels: int, chunk: int, folder: Path) -> float:
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that do something
-    made = write.export_c(layer, folder / "layer.c", chunk, channels=channels)
+    made = exporter.export_c(layer, folder / "layer.c", chunk, channels=channels)
     assert made.difference is not None
     return made.difference
 
@@ -73,7 +73,7 @@ def exported(layer: Layer, channels: int, chunk: int, folder: Path) -> float:
 @needs_compiler
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_in_c_equals_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "SECONDS", 0.01)
+    monkeypatch.setattr(exporter, "SECONDS", 0.01)
     layer, channels = LAYERS[name]
     assert exported(layer, channels, 24, tmp_path) < TOLERANCE
 
@@ -81,7 +81,7 @@ def test_a_layer_in_c_equals_the_layer(name: str, tmp_path: Path, monkeypatch: p
 @needs_compiler
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_a_spectral_layer_in_c_equals_the_layer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "SECONDS", 0.05)
+    monkeypatch.setattr(exporter, "SECONDS", 0.05)
     layer, channels = SPECTRAL[name]
     assert exported(layer, channels, 3 * layer.hop, tmp_path) < TOLERANCE
 
@@ -89,7 +89,7 @@ def test_a_spectral_layer_in_c_equals_the_layer(name: str, tmp_path: Path, monke
 @needs_compiler
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_an_equation_in_c_equals_the_equation(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "SECONDS", 0.05)
+    monkeypatch.setattr(exporter, "SECONDS", 0.05)
     layer = EQUATIONS[name]
     assert exported(layer, layer.in_channels, 13, tmp_path) < TOLERANCE
 
@@ -97,20 +97,20 @@ def test_an_equation_in_c_equals_the_equation(name: str, tmp_path: Path, monkeyp
 @needs_compiler
 @pytest.mark.parametrize("name", [*FAMILIES, "shipped", "windowed"])
 def test_a_network_in_c_equals_the_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "SECONDS", 0.5)
+    monkeypatch.setattr(exporter, "SECONDS", 0.5)
     special = {"shipped": shipped_like, "windowed": windowed}
     net = special[name]() if name in special else network(name)
-    made = write.export_c(net, tmp_path / "net.c", 2 * net.hop)
+    made = exporter.export_c(net, tmp_path / "net.c", 2 * net.hop)
     assert made.difference is not None
     assert made.difference < 10 * TOLERANCE
 
 
 @needs_compiler
 def test_fewer_bits_are_smaller_and_less_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "SECONDS", 0.2)
+    monkeypatch.setattr(exporter, "SECONDS", 0.2)
     net = network("denoiser/hybrid")
     kinds = ("fp32", "fp16", "int16", "int8")
-    made = {kind: write.export_c(net, tmp_path / f"{kind}.c", weights=kind) for kind in kinds}
+    made = {kind: exporter.export_c(net, tmp_path / f"{kind}.c", weights=kind) for kind in kinds}
     assert [made["fp32"].weight_bytes // made[kind].weight_bytes for kind in kinds] == [1, 2, 2, 4]
     exact, half, fixed, coarse = (made[kind].difference or 0.0 for kind in kinds)
     assert exact < fixed < 2e-4
@@ -119,7 +119,7 @@ def test_fewer_bits_are_smaller_and_less_exact(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["denoiser/spectral-32", "denoiser/hybrid", "kws-hybrid-2"])
 def test_a_step_divides_into_halves_of_about_the_same_work(name: str) -> None:
-    program = write.build(network(name).double(), 16 * network(name).hop, "fp32", "net").program
+    program = exporter.build(network(name).double(), 16 * network(name).hop, "fp32", "net").program
     share = sum(program._work[: program.half()]) / sum(program._work)
     assert 0.4 < share < 0.6
 
@@ -152,10 +152,10 @@ def test_a_wrong_chunk_format_or_suffix_is_refused(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_a_step_that_is_off_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "SECONDS", 0.05)
-    monkeypatch.setattr(write, "TOLERANCE", {"fp32": 1e-12})
-    with pytest.raises(write.ExportError, match="differs from the network by"):
-        write.export_c(network("kws-hybrid-2"), tmp_path / "net.c")
+    monkeypatch.setattr(exporter, "SECONDS", 0.05)
+    monkeypatch.setattr(exporter, "TOLERANCE", {"fp32": 1e-12})
+    with pytest.raises(exporter.ExportError, match="differs from the network by"):
+        exporter.export_c(network("kws-hybrid-2"), tmp_path / "net.c")
     assert not list(tmp_path.iterdir())
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import centaurus as ct
-from centaurus.export.c import write
+from centaurus.export import c as exporter
 from centaurus.export.c.layers import WEIGHTS
 from centaurus.layer import Layer
 from centaurus.native.build import find_compiler
@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """net.c, net.h and a program that runs it from standard input to standard output."""
     made = tmp_path_factory.mktemp("step")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "SECONDS", 0.05)
+        patch.setattr(exporter, "SECONDS", 0.05)
         ct.export_c(everything(), made / "net.c", chunk=24)
     (made / "main.c").write_text(MAIN)
     return made
@@ -139,7 +139,7 @@ VECTORS = {"plain": ["-DCT_PLAIN"], "default": [], "native": ["-march=native"]}
 def test_every_format_of_weights_is_the_same_in_all_vectors(tmp_path: Path, compiler: str, weights: str) -> None:
     torch.manual_seed(5)
     net = Serial([Down(1, 21, 12), SSM("pointwise", 21, 37, states=19), Up(37, 1, 12)]).double()
-    step = write.build(net, 24, weights, "net")
+    step = exporter.build(net, 24, weights, "net")
     (tmp_path / "net.c").write_text(step.source("net.h"))
     (tmp_path / "net.h").write_text(step.header())
     (tmp_path / "main.c").write_text(MAIN)

@@ -12,7 +12,7 @@ import soundfile
 import torch
 
 import centaurus as ct
-from centaurus.export.c import write
+from centaurus.export import c as exporter
 from centaurus.models import Network
 from tests.models.small import narrow
 
@@ -34,7 +34,7 @@ def folder(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """denoise.c, denoise.h and x.wav: three seconds that are not whole hops."""
     made = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "SECONDS", 0.1)
+        patch.setattr(exporter, "SECONDS", 0.1)
         ct.export_c(net, made / "denoise.c")
     x = 0.1 * np.random.default_rng(1).standard_normal(3 * 16_000 + 77)
     soundfile.write(made / "x.wav", x, 16_000)

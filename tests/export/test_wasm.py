@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from centaurus.audio import read
-from centaurus.export.c.write import export_wasm, find_clang
+from centaurus.export.c import export_wasm, find_clang
 from centaurus.models import load
 from centaurus.runtime import Session
 from tests.export.test_networks import network

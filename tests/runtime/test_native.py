@@ -14,7 +14,7 @@ import soundfile
 import torch
 
 import centaurus as ct
-from centaurus.export.c import write
+from centaurus.export import c as exporter
 from centaurus.native.build import find_compiler
 from centaurus.runtime import Session, SessionError, native
 from centaurus.runtime.denoise import FileDenoiser, Job, Options
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
     net = narrow("kws-hybrid-2").eval()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "SECONDS", 0.1)
+        patch.setattr(exporter, "SECONDS", 0.1)
         ct.export_onnx(net, made / "model.onnx", chunk=2 * net.hop)
         ct.export_c(net, made / "step.c", chunk=2 * net.hop)
     ct.save(net, made / "model.safetensors")
@@ -90,7 +90,7 @@ class AtOnce(ThreadPoolExecutor):
 @pytest.mark.parametrize("name", ["denoiser/spectral-32", "denoiser/hybrid", "kws-hybrid-2"])
 def test_two_threads_give_what_one_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the bit, however the signal is cut, and from whichever state it goes on."""
-    monkeypatch.setattr(write, "SECONDS", 0.05)
+    monkeypatch.setattr(exporter, "SECONDS", 0.05)
     torch.manual_seed(6)
     net = narrow(name).eval()
     ct.export_c(net, tmp_path / "step.c", chunk=2 * net.hop)
@@ -177,7 +177,7 @@ def test_a_long_file_is_denoised_by_a_compiled_step(tmp_path: Path, monkeypatch:
     """Streaming is offline for both engines: a file gives what one signal gives, in whichever steps."""
     torch.manual_seed(4)
     net = narrow("denoiser/hybrid").eval()
-    monkeypatch.setattr(write, "SECONDS", 0.1)
+    monkeypatch.setattr(exporter, "SECONDS", 0.1)
     ct.export_onnx(net, tmp_path / "model.onnx")
     ct.save(net, tmp_path / "model.safetensors")
     x = noise(48_000)

@@ -18,7 +18,7 @@ import pytest
 import soundfile
 
 from centaurus import studio as plans
-from centaurus.export.c.write import find_clang
+from centaurus.export.c import find_clang
 from centaurus.runtime import denoise
 from centaurus.studio import write_site
 from tests.studio.conftest import DEMO, PHONE
@@ -208,7 +208,7 @@ def test_the_wake_word_that_ships_is_offered(open_page: Open) -> None:
 def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_site: str, tmp_path: Path) -> None:
     import torch
 
-    from centaurus.export.c.write import export_wasm
+    from centaurus.export.c import export_wasm
     from centaurus.models import classifier
 
     net = classifier("kws-hybrid-2", classes=["background", "anything"])

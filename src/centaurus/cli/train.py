@@ -17,7 +17,7 @@ from centaurus.cli.networks import check_file, network
 from centaurus.tasks import RECIPES
 
 if TYPE_CHECKING:
-    from centaurus.evaluation.metrics import Evaluation, Model
+    from centaurus.evaluation import Evaluation, Model
     from centaurus.train.config import Training
     from centaurus.train.run import Run
 
@@ -335,8 +335,8 @@ def evaluate(
 
     Accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates.
     """
-    from centaurus.evaluation.metrics import evaluate as measure
-    from centaurus.evaluation.metrics import write
+    from centaurus.evaluation import evaluate as measure
+    from centaurus.evaluation import write
 
     evaluated = engine(model)
     with output.progress_bar(f"measuring {Path(model).name}", None, "clips") as done:
@@ -365,8 +365,7 @@ def _live(
     """Measure misses against false alarms in continuous streams: points go to the report, the curve to the folder."""
     from centaurus.data import open_corpus
     from centaurus.decode import Smoothing, Spotting
-    from centaurus.evaluation import live
-    from centaurus.evaluation.metrics import clips, save_curve
+    from centaurus.evaluation import clips, live, save_curve
 
     if evaluated.listen is None or evaluated.task != "classifier":
         raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {evaluated.task}")
@@ -405,7 +404,7 @@ def engine(model: str) -> Model:
 def _session(model: str) -> Model:
     import numpy as np
 
-    from centaurus.evaluation.metrics import Model
+    from centaurus.evaluation import Model
     from centaurus.runtime import Session
 
     session = Session(model)
@@ -427,7 +426,7 @@ def _session(model: str) -> Model:
 def _network(model: str) -> Model:
     import torch
 
-    from centaurus.evaluation.metrics import Model
+    from centaurus.evaluation import Model
     from centaurus.models import load_network
     from centaurus.nn import Stream
     from centaurus.tasks import TASKS

@@ -21,8 +21,7 @@ from centaurus.data.corpus import Clip
 from centaurus.data.keywords import Streaming, Streams
 from centaurus.data.layouts import hold_out, sound_files, speaker_of
 from centaurus.decode import BACKGROUND, Smoothing, Spotting
-from centaurus.evaluation import live
-from centaurus.evaluation.metrics import save_curve
+from centaurus.evaluation import live, save_curve
 from centaurus.export.write import export_onnx
 from centaurus.models import Classifier, classifier, load, save
 from centaurus.nn import Stream
