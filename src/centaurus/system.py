@@ -57,6 +57,10 @@ class FileError(Exception):
         self.reason, self.path = reason, None if path is None else Path(path)
 
 
+class ContentError(FileError, ValueError):
+    """A file or folder that does not hold what is needed from it."""
+
+
 class OutputError(FileError, OSError):
     """A file that cannot be written: it exists, the disk is full, or the format does not support the data."""
 
@@ -296,7 +300,7 @@ def find_files(model: str | os.PathLike[str]) -> dict[str, Path]:
     """Return what to upload by its name in the repository, for a model's file or the name of a shipped one."""
     path = find_model(model, SUFFIXES[-1])
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: a model is a {' or '.join(SUFFIXES)} file")
+        raise ContentError(f"a model is a {' or '.join(SUFFIXES)} file", path)
     beside = {f"{STEM}{suffix}": path.with_suffix(suffix) for suffix in SUFFIXES}
     present = {name: file for name, file in beside.items() if file.is_file()}
     cards = [path.with_name(card.format(stem=path.stem)) for card in CARDS]

@@ -13,9 +13,11 @@ import pytest
 
 from centaurus import audio
 from centaurus import evaluation as ev
+from centaurus.audio.metrics import MetricError
 from centaurus.data import Phrases, open_corpus
 from centaurus.decode import LATE
 from centaurus.evaluation import Model, write
+from centaurus.system import ContentError
 from tests import corpora
 
 WORDS = ("yes", "no")
@@ -104,6 +106,30 @@ def test_a_measure_that_is_not_installed_is_left_out(tmp_path: Path, monkeypatch
     report = ev.evaluate(engine("denoiser", lambda x: x[None]), data)
     assert report.missing == {"pesq": "pesq is not installed"}
     assert set(report.figures) == {"si_sdr", "si_sdr_before"}
+
+
+def test_only_a_metric_without_a_value_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def undefined(*_: object) -> float:
+        raise MetricError("too short")
+
+    def wrong(*_: object) -> float:
+        raise ValueError("shapes differ")
+
+    monkeypatch.setattr(ev, "MEASURES", {"pesq": undefined})
+    data = corpora.voicebank(tmp_path / "data", train=2, test=1, seconds=1.0)
+    model = engine("denoiser", lambda x: x[None])
+    assert set(ev.evaluate(model, data).missing.values()) == {"too short"}
+    monkeypatch.setattr(ev, "MEASURES", {"pesq": wrong})
+    with pytest.raises(ValueError, match="shapes differ"):
+        ev.evaluate(model, data)
+
+
+def test_a_folder_without_clips_for_the_task_is_named(tmp_path: Path) -> None:
+    data = corpora.voicebank(tmp_path / "data", train=1, test=1, seconds=1.0)
+    with pytest.raises(ContentError, match="has no word clips") as raised:
+        ev.evaluate(engine("classifier", lambda x: x[None], classes=("yes", "no")), data)
+    assert raised.value.path == data
+    assert raised.value.reason == "has no word clips to evaluate on"
 
 
 def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from centaurus.decode import normalise
 from centaurus.models import RecognizerTable, Row, recognizer
+from centaurus.system import ContentError
 from centaurus.train import losses
 from centaurus.train.objectives import Recognise, text_bytes, text_of
 from centaurus.train.targets import CHARACTERS, FRAME, Precomputed, Wav2Vec2, characters, read_tokens
@@ -54,7 +55,7 @@ def test_word_pieces_of_a_file(vocabulary: Path) -> None:
 
 def test_an_error_names_a_file_that_is_not_a_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("a\nb\n")
-    with pytest.raises(ValueError, match=r"words.txt is not a WordPiece vocabulary"):
+    with pytest.raises(ValueError, match=r"words.txt: is not a WordPiece vocabulary"):
         read_tokens(str(tmp_path / "words.txt"), [])
     with pytest.raises(ValueError, match="there is no nowhere"):
         read_tokens("nowhere", [])
@@ -143,8 +144,9 @@ def test_stored_logits_are_placed_at_their_utterance(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no logits for utterance two: there is no .*two.npy"):
         Precomputed(tmp_path).logits([(0, "two")], 3200)
     np.save(tmp_path / "bad.npy", np.ones((3, 4)))
-    with pytest.raises(ValueError, match=r"bad.npy should be \(32, frames\)"):
+    with pytest.raises(ContentError, match=r"bad.npy: should be \(32, frames\)") as raised:
         Precomputed(tmp_path).logits([(0, "bad")], 3200)
+    assert raised.value.path == tmp_path / "bad.npy"
 
 
 def test_words_are_aligned_with_their_times() -> None:

@@ -27,13 +27,17 @@ _SCALE = {
 }
 
 
+class MetricError(ValueError):
+    """A metric without a value for this recording: silent, too short, or of a rate it is not defined at."""
+
+
 def si_sdr(estimate: Signal, reference: Signal) -> float:
     """Return the scale-invariant signal-to-distortion ratio in dB, of signals without their mean (Le Roux, 2019)."""
     estimate, reference = _pair(estimate, reference)
     estimate, reference = estimate - estimate.mean(), reference - reference.mean()
     energy = float(np.dot(reference, reference))
     if energy == 0:
-        raise ValueError("SI-SDR has no meaning for a silent reference")
+        raise MetricError("SI-SDR has no meaning for a silent reference")
     target = float(np.dot(estimate, reference)) / energy * reference
     error = estimate - target
     signal, distortion = float(np.dot(target, target)), float(np.dot(error, error))
@@ -45,13 +49,13 @@ def si_sdr(estimate: Signal, reference: Signal) -> float:
 def pesq(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
     """Return PESQ: ITU-T P.862.2 wideband at 16 kHz, P.862 narrowband at 8 kHz, −0.5 … 4.64 (extra ``eval``)."""
     if rate not in (8000, 16_000):
-        raise ValueError(f"PESQ is defined at 8000 and 16000 Hz: resample from {rate} Hz first")
+        raise MetricError(f"PESQ is defined at 8000 and 16000 Hz: resample from {rate} Hz first")
     module = extra("pesq")
     estimate, reference = _pair(estimate, reference)
     try:
         return float(module.pesq(rate, reference, estimate, "wb" if rate == 16_000 else "nb"))
     except module.PesqError as error:
-        raise ValueError(f"PESQ could not be computed over {len(reference) / rate:.2f} s: {_words(error)}") from error
+        raise MetricError(f"PESQ could not be computed over {len(reference) / rate:.2f} s: {_words(error)}") from error
 
 
 def stoi(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
@@ -59,7 +63,7 @@ def stoi(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
     module = extra("pystoi")
     estimate, reference = _pair(estimate, reference)
     if not reference.any():
-        raise ValueError("STOI has no meaning for a silent reference")
+        raise MetricError("STOI has no meaning for a silent reference")
     return float(module.stoi(reference, estimate, rate))
 
 
@@ -125,7 +129,7 @@ def dnsmos(x: Signal, rate: int = RATE) -> dict[str, float]:
     An estimate of listeners' scores without a reference, by the networks that ``speechmos`` brings (extra ``eval``).
     """
     if rate != RATE:
-        raise ValueError(f"DNSMOS is defined at {RATE} Hz: resample from {rate} Hz first")
+        raise MetricError(f"DNSMOS is defined at {RATE} Hz: resample from {rate} Hz first")
     x = np.clip(np.asarray(x, dtype=np.float32), -1, 1)
     if x.ndim != 1 or not x.size:
         raise ValueError(f"DNSMOS takes one channel of at least one sample, not shape {x.shape}")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from centaurus import audio
 from centaurus.audio.augment import fit, looped
+from centaurus.audio.metrics import MetricError
 from centaurus.data import Clip, Corpus, Phrases, Phrasing, Spoken, open_corpus, pairs
 from centaurus.data.rows import evenly_spaced
 from centaurus.decode import (
@@ -35,7 +36,7 @@ from centaurus.decode import (
     transcript,
 )
 from centaurus.evaluation.live import Point
-from centaurus.system import plot_style, write_file
+from centaurus.system import ContentError, plot_style, write_file
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS
 
 Samples = NDArray[np.float32]
@@ -124,10 +125,10 @@ def _denoising(model: Model, folder: Path, split: str | None, limit: int, noise:
 
 
 def clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | None) -> Corpus:
-    """Return the clips of ``find_clips``; raise ValueError if there are none."""
+    """Return the clips of ``find_clips``; raise ``ContentError`` if there are none."""
     corpus = find_clips(folder, kinds, rate, split)
     if corpus is None:
-        raise ValueError(f"{folder} has no {' or '.join(kinds)} clips to evaluate on")
+        raise ContentError(f"has no {' or '.join(kinds)} clips to evaluate on", folder)
     return corpus
 
 
@@ -143,12 +144,12 @@ def find_clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | Non
     corpus = open_corpus(folder, None, kinds, rate)
     known = corpus.values("split")
     if not corpus.clips and corpus.name == "pack" and len(corpus.faults):  # only a pack reads its faults by kind
-        raise ValueError(f"no clip of {' or '.join(kinds)} in {folder} can be read\n{corpus.faults}")
+        raise ContentError(f"no clip of {' or '.join(kinds)} can be read\n{corpus.faults}", folder)
     if not corpus.clips:
         return None
     if known:
         names, splits = " or ".join(kinds), " or ".join(known)
-        raise ValueError(f"{folder} has no clips of {names} in {split or 'test'}: choose --split {splits}")
+        raise ContentError(f"has no clips of {names} in {split or 'test'}: choose --split {splits}", folder)
     return corpus
 
 
@@ -314,7 +315,7 @@ def _measured(report: Evaluation, name: str, measure: Measure, x: Samples, signa
         return measure(x, signal.clean, rate)
     except ImportError as error:
         report.missing[name] = str(error)
-    except ValueError as error:  # too short or silent for this measure
+    except MetricError as error:
         report.missing[f"{name} of {signal.id}"] = str(error)
     return None
 

@@ -25,6 +25,7 @@ from centaurus.evaluation import live, save_curve
 from centaurus.export.write import export_onnx
 from centaurus.models import Classifier, classifier, load, save
 from centaurus.nn import Stream
+from centaurus.system import ContentError
 from centaurus.train.config import Prepared, Preset, Reading, Recipe, hours
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Spot
@@ -67,20 +68,20 @@ def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Co
     """Return phrases, other speech and noise of a folder and its corrections, each with a split."""
     phrases = hold_out(_clips(folder / POSITIVE, "word", settings.phrase), lambda clip: clip.id, HELD_OUT)
     if len(phrases) < FEWEST:
-        raise ValueError(
-            f"{folder / POSITIVE} has {len(phrases)} recordings of the phrase, at least {FEWEST} are needed"
+        raise ContentError(
+            f"has {len(phrases)} recordings of the phrase, at least {FEWEST} are needed", folder / POSITIVE
         )
     inner = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != POSITIVE)
     speech = [clip for path in inner if path.name != NOISE for clip in _clips(path, "speech")]
     if not speech:
-        raise ValueError(f"{folder} has no other speech beside {POSITIVE}/: without it everything would be the phrase")
+        raise ContentError(f"has no other speech beside {POSITIVE}/: without it everything would be the phrase", folder)
     speech = hold_out(speech, lambda clip: clip.labels["speaker"], HELD_OUT)
     noise = hold_out(_clips(folder / NOISE, "noise"), lambda clip: clip.id, HELD_OUT)
     if settings.corrections:
         kept = Path(settings.corrections)
         missed, alarms = _clips(kept / MISSED, "word", settings.phrase), _clips(kept / ALARMS, "speech")
         if not (missed or alarms):
-            raise ValueError(f"{kept} has no recordings in {MISSED}/ or {ALARMS}/ to correct from")
+            raise ContentError(f"has no recordings in {MISSED}/ or {ALARMS}/ to correct from", kept)
         phrases += _learnt(missed)
         speech += _learnt(alarms) * REPEATS
 

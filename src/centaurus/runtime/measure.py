@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model, read_settings, shipped_models
 from centaurus.runtime.onnxfile import inspect
 from centaurus.runtime.session import Session
+from centaurus.system import ContentError
 from centaurus.tasks import TASKS
 from centaurus.verification import Law, Verification
 
@@ -264,6 +265,6 @@ def read_card(path: str | os.PathLike[str]) -> tuple[dict[str, str], str]:
     lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
     fences = [number for number, line in enumerate(lines) if line.strip() == FENCE]
     if len(fences) < 2 or fences[0] != 0:
-        raise ValueError(f"{path}: a model card begins with key: value lines between two lines of {FENCE}")
+        raise ContentError(f"a model card begins with key: value lines between two lines of {FENCE}", path)
     pairs = (line.partition(":") for line in lines[1 : fences[1]] if ":" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}, "".join(lines[fences[1] + 1 :]).lstrip("\n")

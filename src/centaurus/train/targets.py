@@ -22,7 +22,7 @@ from centaurus.audio import AudioError
 from centaurus.data import Corpus, Index
 from centaurus.decode import MARK, normalise
 from centaurus.models import Classifier, load_network
-from centaurus.system import extra, replacing
+from centaurus.system import ContentError, extra, replacing
 
 BLANK = "<blank>"
 UNKNOWN = "[UNK]"
@@ -75,7 +75,7 @@ def wordpiece(path: Path) -> Tokens:
     names = tuple(path.read_text(encoding="utf-8").splitlines())
     missing = [name for name in SPECIAL if name not in names]
     if missing or names[0] != "[PAD]":
-        raise ValueError(f"{path} is not a WordPiece vocabulary: it should begin with [PAD] and have {SPECIAL}")
+        raise ContentError(f"is not a WordPiece vocabulary: it should begin with [PAD] and have {SPECIAL}", path)
     return Tokens(names, partial(_pieces, str(path)))
 
 
@@ -235,7 +235,7 @@ class Precomputed:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not any(self.folder.rglob("*.npy")):
-            raise ValueError(f"{folder} has no teacher's logits: one ID.npy (characters, frames) for each utterance")
+            raise ContentError("has no teacher's logits: one ID.npy (characters, frames) for each utterance", folder)
 
     def logits(self, placed: list[tuple[int, str]], samples: int) -> np.ndarray[Any, Any]:
         """Return logits for a row of this many samples with utterances at these starts; blank elsewhere."""
@@ -245,10 +245,10 @@ class Precomputed:
             path = self.folder / f"{name}.npy"
             path = path if path.is_file() else logits_file(self.folder, name)
             if not path.is_file():
-                raise ValueError(f"the teacher has no logits for utterance {name}: there is no {path}")
+                raise ContentError(f"the teacher has no logits for utterance {name}: there is no {path.name}", path)
             logits = np.load(path, mmap_mode="r", allow_pickle=False)
             if logits.ndim != 2 or logits.shape[0] != len(CHARACTERS):
-                raise ValueError(f"{path} should be ({len(CHARACTERS)}, frames), it is {logits.shape}")
+                raise ContentError(f"should be ({len(CHARACTERS)}, frames), it is {logits.shape}", path)
             first = start // FRAME
             last = min(first + logits.shape[1], whole.shape[1])
             whole[:, first:last] = logits[:, : last - first]
