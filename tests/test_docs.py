@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import centaurus
 from centaurus.runtime.measure import describe_shipped
 from scripts.docs import with_figures
 
@@ -94,3 +96,16 @@ def test_every_public_name_is_in_the_api_reference() -> None:
     assert [
         name for name in names if name != "nn" and not re.search(rf"^::: [\w.]+\.{name}$", page, re.MULTILINE)
     ] == []
+
+
+PLANNING = {"Device", "Plan", "plan_expression", "temporal_einsum"}  # data, and what takes an einsum's own arguments
+
+
+def test_help_names_every_argument_of_a_public_name() -> None:
+    missing = []
+    for name in sorted(set(centaurus.__all__) - PLANNING - {"nn"}):
+        value = getattr(centaurus, name)
+        arguments = set(inspect.signature(value).parameters) - {"args", "kwargs"}
+        text = inspect.getdoc(value) or ""
+        missing += [f"{name}: {word}" for word in sorted(arguments) if not re.search(rf"\b{word}\b", text)]
+    assert not missing

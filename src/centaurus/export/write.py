@@ -181,10 +181,18 @@ def export_onnx(
 ) -> Path:
     """Write the step of a network, or of any tree of layers from one channel, and check it against torch.
 
-    A step takes ``chunk`` samples, whole hops. The states are inputs and outputs of the file, the batch is open, the
-    settings are in its metadata. ``rate`` (16 kHz) and ``classes`` are for layers without settings of their own: with
-    classes the file is a classifier, with one output sample for every input sample a denoiser, otherwise ``layers``. A
-    file that does not give what the network gives is removed, and the difference raised.
+    The states are inputs and outputs of the file, the batch is open, the settings are in its metadata. A file that does
+    not give what the network gives is removed, and the difference raised.
+
+    Args:
+        model: a network, or layers without a task: with ``classes`` the file is a classifier, with one output sample
+            for every input sample a denoiser, otherwise its task is ``layers``.
+        path: of the .onnx file.
+        chunk: samples of a step, whole hops; by default one hop, or several where that is too little work.
+        name: of the model, in its metadata; by default that of the file.
+        card: model card in Markdown, for the metadata.
+        rate: sample rate of layers without a task, 16 kHz by default.
+        classes: names of the outputs of layers without a task.
     """
     return export_and_compare(model, Path(path), chunk, name, card, rate, classes).path
 

@@ -60,7 +60,12 @@ class ModelNotFoundError(ModelError, MissingModelError):
 
 
 def save(net: Layer, path: str | os.PathLike[str]) -> None:
-    """Write a network, or any tree of the library's layers, to a safetensors file, atomically."""
+    """Write a network, or any tree of the library's layers, to a safetensors file, atomically.
+
+    Args:
+        net: the network; its weights, settings and structure are saved, so that ``load`` needs the file alone.
+        path: of the file, which is replaced if it exists.
+    """
     check_layer(net, "save takes a centaurus layer or network")
     if isinstance(net, Network):
         words = {
@@ -75,7 +80,11 @@ def save(net: Layer, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Layer:
-    """Return the network or tree of layers of a file that ``save`` wrote, or a shipped model by name, in eval mode."""
+    """Return the network or tree of layers of a file that ``save`` wrote, in eval mode. Nothing in a file is executed.
+
+    Args:
+        path: a .safetensors file, the name of a shipped model, or ``hf:user/model`` on the Hub.
+    """
     try:
         file = find_model(path, SUFFIX)
     except MissingModelError as error:

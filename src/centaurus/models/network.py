@@ -57,9 +57,9 @@ class Network(Composite):
 def verify(model: Layer, channels: int = 1, batch: int = 2, hops: int | None = None, seed: int = 0) -> Verification:
     """Check on noise that a model streams exactly: pieces equal the whole, causal, rows independent, and so on.
 
-    ``channels`` and ``batch`` are those of the noise, ``hops`` its length. Of a network the part that streams is
-    checked, without heads for training. The model is not changed. ``print`` the result for a table;
-    ``holds`` is true when every law holds.
+    ``channels`` and ``batch`` are those of the noise, ``hops`` its length, ``seed`` that of its generator. Of a network
+    the part that streams is checked, without heads for training. The model is not changed.
+    ``print`` the result for a table; ``holds`` is true when every law holds.
     """
     check_layer(model, "verify takes a centaurus layer or network")
     layer = model.body if isinstance(model, Network) else model
@@ -140,7 +140,7 @@ def _line(row: CountRow) -> str:
 
 
 def count(net: Layer, rate: int = 16_000, convention: str = "table") -> Report:
-    """Count parameters and FLOPs of a network or layer at a sample rate.
+    """Count parameters and FLOPs of ``net``, a network or layer, at a sample rate.
 
     ``convention`` is "table" for the paper's table of formulas, "results" for the counts in its tables of results.
     ``print`` the report for a table; ``.parameters``, ``.tensors``, ``.flops_per_second``, ``.state_floats``,

@@ -293,7 +293,21 @@ def denoise(
     threads: int = 1,
     band: Band = "full",
 ) -> Block:
-    """Return the samples, (t,) or (channels, t) at any rate, denoised: float32 in the same shape."""
+    """Return speech without its noise, float32 in the shape of ``samples``.
+
+    Args:
+        samples: (t,) or (channels, t), full scale at ±1.
+        rate: sample rate in Hz; any.
+        model: an .onnx file or the name of a shipped model.
+        mix: share of the denoised signal, 0 to 1; the rest is input.
+        attn_limit_db: attenuate noise by at most this many dB; without a limit if None.
+        threads: threads of the network.
+        band: ``"full"`` scales audio above the model's band by the gain in its top band, ``"narrow"`` removes it.
+
+    For a recording at 48 kHz:
+
+        clean = ct.denoise(noisy, 48_000)
+    """
     x = as_rows(samples)
     job = Denoiser(model, rate, x.shape[0], mix, attn_limit_db, threads, band=band)
     clean = np.concatenate(

@@ -467,7 +467,20 @@ def spot(
     smoothing: Smoothing | None = None,
     words: Sequence[str] | None = None,
 ) -> list[Keyword]:
-    """Return the keywords in samples (t,) or (channels, t), with their times and confidence."""
+    """Return the keywords in a recording, with their times and confidence.
+
+    Args:
+        samples: (t,) or (channels, t), full scale at ±1; channels are averaged.
+        rate: sample rate in Hz; any.
+        model: an .onnx file or the name of a shipped model.
+        smoothing: when a keyword is reported (threshold, window …); by default as the model's file says.
+        words: the classes that may be reported; all by default.
+
+    For a recording at 16 kHz:
+
+        for keyword in ct.spot(samples, 16_000):
+            print(keyword.time, keyword.word)
+    """
     x = as_rows(samples)
     job = Spotter(model, rate, x.shape[0], smoothing, words=words)
     return job.process(x) + job.flush()
@@ -516,7 +529,17 @@ class Transcriber:
 
 
 def transcribe(samples: ArrayLike, rate: int, model: str | os.PathLike[str] = RECOGNIZER.model) -> list[Word]:
-    """Return the words in samples (t,) or (channels, t), with their times."""
+    """Return the words in a recording, with the start and end of each.
+
+    Args:
+        samples: (t,) or (channels, t), full scale at ±1; channels are averaged.
+        rate: sample rate in Hz; any.
+        model: an .onnx file or the name of a shipped model.
+
+    For a recording at 16 kHz:
+
+        text = " ".join(word.text for word in ct.transcribe(samples, 16_000))
+    """
     x = as_rows(samples)
     job = Transcriber(model, rate, x.shape[0])
     return job.process(x) + job.flush()

@@ -80,13 +80,17 @@ def export_c(
     name: str | None = None,
     channels: int = 1,
 ) -> ExportedC:
-    """Write the network's step for ``chunk`` samples (whole hops; one without it) as C99 to ``path`` and a header.
+    """Write a network's step as C99 to ``path``, and a header beside it.
 
-    ``weights`` is the format of the tables of matrix products: fp32, fp16, or int16 and int8 with a scale for every
-    column.
-    ``name`` begins the names of all functions (the file's name without it). A tree of layers may have several input
-    ``channels``, which then follow one another in every frame. Where a C compiler is found the step is compared with
-    torch before the files get their names.
+    Where a C compiler is available the step is compared with torch before the files get their names.
+
+    Args:
+        model: a network or any tree of layers.
+        path: of the .c file.
+        chunk: samples of a step, whole hops; one hop by default.
+        weights: format of the tables of matrix products: fp32, fp16, or int16 and int8 with a scale for every column.
+        name: prefix of all functions; by default the name of the file.
+        channels: input channels of a tree of layers, which follow one another in every frame.
     """
     check_layer(model, "export_c takes a centaurus layer or network")
     target = Path(path)
