@@ -21,11 +21,11 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 def published(readme: str, repository: str) -> str:
     """Return the README with absolute links to the files of a repository, or without such links if there is none."""
 
-    def link(found: re.Match[str]) -> str:
+    def link(match: re.Match[str]) -> str:
         if not repository:
-            return "" if found["image"] else found["text"]
-        kind = "raw" if found["image"] else "blob"
-        return f"{found['image']}[{found['text']}]({repository}/{kind}/main/{found['path']})"
+            return "" if match["image"] else match["text"]
+        kind = "raw" if match["image"] else "blob"
+        return f"{match['image']}[{match['text']}]({repository}/{kind}/main/{match['path']})"
 
     return LINK.sub(link, COMMENT.sub("", readme))
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 Samples = NDArray[np.float32]
 RATE, PEAK = 16_000, 0.7
-SHORTEST = RATE // 20  # samples: less is no sound
+SHORTEST = RATE // 20  # samples: anything shorter is left out
 SECONDS = 40.0  # of a random song
 BEATS, TICKS = 4, 480  # beats of a bar, ticks of a beat
 SCALES = ((0, 2, 4, 5, 7, 9, 11), (0, 2, 3, 5, 7, 8, 10), (0, 2, 3, 5, 7, 9, 10), (0, 2, 4, 7, 9), (0, 3, 5, 7, 10))

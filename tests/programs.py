@@ -9,14 +9,14 @@ import pytest
 
 def _ffmpeg() -> str | None:
     """The program on the PATH, else the one that comes with imageio-ffmpeg."""
-    found = shutil.which("ffmpeg")
-    if found is None:
+    result = shutil.which("ffmpeg")
+    if result is None:
         try:
             import imageio_ffmpeg
         except ModuleNotFoundError:
             return None
-        found = str(imageio_ffmpeg.get_ffmpeg_exe())
-    return found
+        result = str(imageio_ffmpeg.get_ffmpeg_exe())
+    return result
 
 
 FFMPEG = _ffmpeg()

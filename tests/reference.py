@@ -104,20 +104,20 @@ def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], seed: int = 0
     """Gradients of one random projection of all outputs; zeros where an input is not used."""
     generator = torch.Generator().manual_seed(seed)
     total = sum((y * torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)).sum() for y in outputs)
-    found = torch.autograd.grad(total, inputs, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+    grads = torch.autograd.grad(total, inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True)]
 
 
-def worst(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest difference between two lists of tensors, each against the largest wanted value of its own tensor.
 
     A tensor a thousand times smaller than the largest of the list is measured against a thousandth of that one.
     Infinite for a wrong shape or a value that is no number.
     """
-    assert len(given) == len(wanted)
-    floor = 1e-3 * max(float(w.detach().abs().max()) for w in wanted)
+    assert len(actual) == len(expected)
+    floor = 1e-3 * max(float(w.detach().abs().max()) for w in expected)
     errors = [0.0]
-    for g, w in zip(given, wanted, strict=True):
+    for g, w in zip(actual, expected, strict=True):
         if g.shape != w.shape or not bool(torch.isfinite(g).all()):
             return float("inf")
         error = (g.detach().double() - w.detach().double()).abs().max() / max(

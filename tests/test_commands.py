@@ -69,9 +69,9 @@ def test_a_documented_command_is_one(words: str) -> None:
     name = "centaurus"
     while isinstance(command, click.Group):
         context = command.make_context(name, list(arguments), parent=context)
-        found, inner, arguments = command.resolve_command(context, arguments)
+        result, inner, arguments = command.resolve_command(context, arguments)
         assert inner is not None, f"there is no command {words}"
-        command, name = inner, found or ""
+        command, name = inner, result or ""
     context = command.make_context(name, list(arguments), parent=context)
     if name == "train":
         preset = "small" if context.params["small"] else context.params["preset"]

@@ -25,8 +25,8 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#)([^)#\s]+)[^)]*\)")
 def blocks(path: Path) -> list[str]:
     """The document's Python, each block with the blank lines before it so that errors name the right line."""
     text = path.read_text(encoding="utf-8")
-    found = [match for match in BLOCK.finditer(text) if not match["skip"]]
-    return ["\n" * text.count("\n", 0, match.start("code")) + match["code"] for match in found]
+    matches = [match for match in BLOCK.finditer(text) if not match["skip"]]
+    return ["\n" * text.count("\n", 0, match.start("code")) + match["code"] for match in matches]
 
 
 @pytest.mark.parametrize("path", [p for p in DOCUMENTS if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))

@@ -38,10 +38,10 @@ class StandIn:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     StandIn.folder = tmp_path / "hub"
     monkeypatch.setattr(huggingface_hub, "HfApi", StandIn)
-    found: Any = huggingface_hub.hf_hub_download
+    result: Any = huggingface_hub.hf_hub_download
 
     def offline(repository: str, file: str, revision: str | None) -> str:
-        return found(repository, file, revision=revision, cache_dir=StandIn.folder, local_files_only=True)
+        return result(repository, file, revision=revision, cache_dir=StandIn.folder, local_files_only=True)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     return StandIn.folder

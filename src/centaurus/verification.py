@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Law(NamedTuple):
-    """One law: its name, the worst error found and the error allowed."""
+    """One law: its name, the worst error measured and the error allowed."""
 
     name: str
     worst: float

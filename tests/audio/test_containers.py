@@ -219,9 +219,9 @@ def test_wav_without_samples_before_other_chunks_is_empty(tmp_path: Path) -> Non
 
 def test_encodings_that_cannot_be_sought_are_read_whole(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", tone(1, 8000), 8000, subtype="GSM610")
-    found = audio.read(tmp_path / "a.wav").samples
-    assert 0 <= found.shape[-1] - 8000 <= 320  # a GSM block
-    np.testing.assert_array_equal(np.concatenate(list(from_file(tmp_path / "a.wav", 0.3).blocks), axis=1), found)
+    samples = audio.read(tmp_path / "a.wav").samples
+    assert 0 <= samples.shape[-1] - 8000 <= 320  # a GSM block
+    np.testing.assert_array_equal(np.concatenate(list(from_file(tmp_path / "a.wav", 0.3).blocks), axis=1), samples)
 
 
 def test_recordings_of_unknown_length_may_outgrow_a_wav_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

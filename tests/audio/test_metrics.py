@@ -60,15 +60,15 @@ def test_pesq_and_stoi_fall_with_noise_and_are_best_for_the_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frames", "wanted"),
+    ("frames", "expected"),
     [
         # What speechmos 0.0.1.1 with librosa 0.11 gives; 70,000 is shorter than a segment, 310,000 has nine.
         (70_000, {"sig": 1.234483, "bak": 1.097049, "ovrl": 1.152932, "p808": 2.491032}),
         (310_000, {"sig": 0.970443, "bak": 1.061643, "ovrl": 1.149816, "p808": 2.748922}),
     ],
 )
-def test_dnsmos_equals_the_original(frames: int, wanted: dict[str, float]) -> None:
-    assert audio.dnsmos(warble(frames)) == pytest.approx(wanted, abs=2e-3)
+def test_dnsmos_equals_the_original(frames: int, expected: dict[str, float]) -> None:
+    assert audio.dnsmos(warble(frames)) == pytest.approx(expected, abs=2e-3)
 
 
 def test_dnsmos_takes_one_channel_at_its_rate() -> None:

@@ -23,9 +23,9 @@ def test_streaming_equals_offline(a: int, b: int, channels: int, sizes: list[int
         cuts = np.cumsum(sizes)[:-1] if sizes else []
         pieces = [stream.process(piece) for piece in np.split(x, cuts, axis=-1)]
         got = np.concatenate([*pieces, stream.flush()], axis=-1)
-        want = audio.resample(x, a, b)
-        assert got.shape == want.shape
-        np.testing.assert_allclose(got, want, atol=1e-6)
+        expected = audio.resample(x, a, b)
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(("a", "b"), [(16_000, 48_000), (44_100, 16_000), (48_000, 16_000), (16_000, 16_000)])

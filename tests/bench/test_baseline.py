@@ -19,11 +19,11 @@ def test_every_named_order_is_the_same_function(topology: str, complex: bool, or
     for batch, length in ((1, 40), (5, 90)):
         u, _ = noise(layer, layer.in_channels, batch, length, seed=3)
         inputs = [u, *layer.parameters()]
-        wanted = recurrence(layer, u)[0]
+        expected = recurrence(layer, u)[0]
         with contracted(layer, order):
             y = layer(u)
-        assert worst([y], [wanted]) <= TIGHT
-        assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+        assert worst([y], [expected]) <= TIGHT
+        assert worst(gradients([y], inputs), gradients([expected], inputs)) <= TIGHT
         assert layer.plan(batch, length, order=order).name == order
 
 

@@ -24,7 +24,7 @@ def test_cells_are_trained_once_and_drawn(tmp_path: Path, monkeypatch: pytest.Mo
     data, out = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12), tmp_path / "out"
 
     def run(networks: str) -> list[str]:
-        given = [
+        options = [
             "--small",
             "--networks",
             networks,
@@ -35,7 +35,7 @@ def test_cells_are_trained_once_and_drawn(tmp_path: Path, monkeypatch: pytest.Mo
             "validations=1",
             "batch=4",
         ]
-        done = subprocess.run([sys.executable, SCRIPT, data, *given], check=True, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, SCRIPT, data, *options], check=True, capture_output=True, text=True)
         return done.stdout.splitlines()
 
     first = run("kws-hybrid-2")
@@ -76,12 +76,12 @@ def test_a_cell_at_the_papers_settings_is_measured_on_the_test_split(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = corpora.speech_commands(tmp_path / "data", ("yes", "no"), clips=12, speakers=12)
     settings = override(figures.PAPER_SETTINGS, ["steps=1", "words=yes,no", "validations=1", "batch=4", "workers=0"])
-    found = figures.cell(figures.Kind("kws-s6-2", 2, "no,yes"), 0, settings, data, tmp_path / "out", "test")
-    assert (found["network"], found["split"]) == ("kws-s6-2-n2-scno,yes", "test")
-    assert figures.family_of(found["network"]) == "s6, 2 states"
-    trained = json.loads((tmp_path / "out" / "cells" / f"{found['network']}-0" / "config.json").read_text())
+    cell = figures.cell(figures.Kind("kws-s6-2", 2, "no,yes"), 0, settings, data, tmp_path / "out", "test")
+    assert (cell["network"], cell["split"]) == ("kws-s6-2-n2-scno,yes", "test")
+    assert figures.family_of(cell["network"]) == "s6, 2 states"
+    trained = json.loads((tmp_path / "out" / "cells" / f"{cell['network']}-0" / "config.json").read_text())
     assert trained["settings"]["words"] == "no,yes"
-    assert 0 <= found["error"] <= 1
+    assert 0 <= cell["error"] <= 1
 
 
 def test_the_table_of_the_page_is_that_of_its_data() -> None:

@@ -83,14 +83,14 @@ def test_the_shipped_recogniser_transcribes_the_clip(capsys: pytest.CaptureFixtu
     """A voice of formulas that no training heard, clean: most words, where they are."""
     assets = Path(str(files("centaurus") / "assets"))
     said = json.loads((assets / "demo.json").read_text())["words"]
-    heard = run(capsys, "transcribe", str(assets / "demo.clean.flac"), "--format", "json").json()["words"]
+    words = run(capsys, "transcribe", str(assets / "demo.clean.flac"), "--format", "json").json()["words"]
     right = [
-        (word, found)
+        (word, spoken)
         for word in said
-        for found in heard
-        if found["word"] == word["word"] and abs(found["start"] - word["start"]) < 0.2
+        for spoken in words
+        if spoken["word"] == word["word"] and abs(spoken["start"] - word["start"]) < 0.2
     ]
     assert len(right) >= 6
-    assert len(heard) <= 9
+    assert len(words) <= 9
     for key in ("start", "end"):
-        assert np.mean([abs(found[key] - word[key]) for word, found in right]) < 0.1
+        assert np.mean([abs(spoken[key] - word[key]) for word, spoken in right]) < 0.1

@@ -50,9 +50,9 @@ def test_the_result_is_the_library_s(denoise: Cli, wav: Path) -> None:
     from centaurus.runtime import denoise as library
 
     assert denoise(wav, "--attn-limit-db", 12, "--mix", 0.5).code == 0
-    wanted = library(soundfile.read(wav, dtype="float32")[0], 16_000, exported("denoiser"), 0.5, 12)
+    expected = library(soundfile.read(wav, dtype="float32")[0], 16_000, exported("denoiser"), 0.5, 12)
     got = soundfile.read(wav.with_name("talk.denoised.wav"), dtype="float32")[0]
-    assert np.abs(got - wanted.clip(-1, 1 - 2**-15)).max() <= 2**-15
+    assert np.abs(got - expected.clip(-1, 1 - 2**-15)).max() <= 2**-15
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_two_results_of_one_name_are_refused_before_work(denoise: Cli, wav: Path
 def test_no_samples_give_no_samples(denoise: Cli, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "none.wav", np.zeros((0, 2)), 44_100)
     assert denoise(tmp_path / "none.wav", "--plot").code == 0
-    found = soundfile.info(tmp_path / "none.denoised.wav")
-    assert (found.frames, found.channels) == (0, 2)
+    header = soundfile.info(tmp_path / "none.denoised.wav")
+    assert (header.frames, header.channels) == (0, 2)
     assert (tmp_path / "none.denoised.png").stat().st_size > 1000
 
 

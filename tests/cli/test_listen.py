@@ -37,12 +37,12 @@ def wav(tmp_path: Path) -> Path:
 
 
 def test_keywords_as_json_lines_and_as_a_table(cli: Cli, wav: Path) -> None:
-    wanted = spot(bursts(3), 16_000, exported("classifier"), KEEN)
+    expected = spot(bursts(3), 16_000, exported("classifier"), KEEN)
     lines = [json.loads(line) for line in cli("spot", wav, "--jsonl", *KEENLY).out.splitlines()]
-    assert [(line["keyword"], line["time"]) for line in lines] == [(k.word, round(k.time, 3)) for k in wanted]
+    assert [(line["keyword"], line["time"]) for line in lines] == [(k.word, round(k.time, 3)) for k in expected]
     table = cli("spot", wav, *KEENLY).out.splitlines()
     assert table[0].split() == ["time", "keyword", "confidence"]
-    assert [row.split()[1] for row in table[1:]] == [k.word for k in wanted]
+    assert [row.split()[1] for row in table[1:]] == [k.word for k in expected]
     assert table[1].startswith("00:00:0")
 
 
@@ -185,13 +185,13 @@ def test_no_portaudio_is_code_6_and_names_the_library(
 
 
 def test_a_command_runs_on_every_keyword(cli: Cli, wav: Path, tmp_path: Path) -> None:
-    heard = tmp_path / "heard"
-    script = f"import os; open({str(heard)!r}, 'a').write(os.environ['KEYWORD'] + '\\n')"
+    reported = tmp_path / "reported"
+    script = f"import os; open({str(reported)!r}, 'a').write(os.environ['KEYWORD'] + '\\n')"
     command = f'{sys.executable} -c "{script}"'
     lines = cli("spot", wav, *KEENLY, "--jsonl", "--exec", command).out.splitlines()
     words = sorted(json.loads(line)["keyword"] for line in lines)
     assert words
-    assert sorted(heard.read_text().split()) == words
+    assert sorted(reported.read_text().split()) == words
 
 
 def test_a_command_on_windows_keeps_its_backslashes(monkeypatch: pytest.MonkeyPatch) -> None:

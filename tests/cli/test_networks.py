@@ -93,10 +93,10 @@ def test_the_plan_of_a_network_is_that_of_its_layers(capsys: pytest.CaptureFixtu
     data = run(capsys, *arguments, "--json").json()
     layers = [layer for layer in ct.classifier(SMALL).modules() if isinstance(layer, SSM)]
     lengths = [1024, 256, 64, 32, 16, 8]  # 1000 samples are four hops of 256; pools of 4, 4, 2, 2, 2, 2
-    wanted = [layer.plan(batch=4, length=length).json() for layer, length in zip(layers, lengths, strict=True)]
-    assert [layer["plan"] for layer in data["layers"]] == wanted
-    assert data["seconds"] == pytest.approx(sum(plan["seconds"] for plan in wanted))
-    assert data["peak_bytes"] == max(plan["peak_bytes"] for plan in wanted)
+    expected = [layer.plan(batch=4, length=length).json() for layer, length in zip(layers, lengths, strict=True)]
+    assert [layer["plan"] for layer in data["layers"]] == expected
+    assert data["seconds"] == pytest.approx(sum(plan["seconds"] for plan in expected))
+    assert data["peak_bytes"] == max(plan["peak_bytes"] for plan in expected)
 
 
 def test_verify_reports_every_law(capsys: pytest.CaptureFixture[str], model: Path) -> None:

@@ -195,15 +195,15 @@ def test_a_writer_that_dies_loses_no_frame_of_a_recording(tmp_path: Path) -> Non
     whole = io.BytesIO()
     soundfile.write(whole, x.T, 16_000, format="WAV", subtype="PCM_16")
     cut = whole.getvalue()[:-2000]
-    heard = x.shape[1] - 1000
+    frames = x.shape[1] - 1000
     piped = run(denoiser("-"), cut)
     assert piped.returncode == 3
-    assert (len(piped.stdout) - len(wav_header(Layout(16_000, 1)))) // 2 == heard
+    assert (len(piped.stdout) - len(wav_header(Layout(16_000, 1)))) // 2 == frames
     kept = run(denoiser("-", "-o", tmp_path / "r.wav"), cut)
     assert kept.returncode == 3, kept.stderr
     assert b"before the length its WAV header promised" in kept.stderr
     assert left(tmp_path) == ["r.wav"]
-    assert soundfile.info(tmp_path / "r.wav").frames == heard
+    assert soundfile.info(tmp_path / "r.wav").frames == frames
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows always block")
@@ -265,6 +265,6 @@ def test_spot_and_transcribe_without_torch(tmp_path: Path) -> None:
     spotted = run(command("spot", tmp_path / "a.wav", "--model", exported("classifier"), "--threshold", 0.34))
     assert spotted.returncode == 0, spotted.stderr
     assert b"confidence" in spotted.stdout
-    heard = run(command("transcribe", "-", "--model", exported("recognizer")), (tmp_path / "a.wav").read_bytes())
-    assert heard.returncode == 0, heard.stderr
-    assert heard.stdout.startswith(b"[00:00:0")
+    transcribed = run(command("transcribe", "-", "--model", exported("recognizer")), (tmp_path / "a.wav").read_bytes())
+    assert transcribed.returncode == 0, transcribed.stderr
+    assert transcribed.stdout.startswith(b"[00:00:0")

@@ -34,9 +34,9 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, tmp_path: Path) -> None:
     trained = run(capsys, "train", "kws", *FEW, "--small", "--data", str(words), "--json")
     assert trained.code == 0, trained.err
-    found = trained.json()
-    assert found["step"] == 4
-    assert {"accuracy", "loss", "run", "model"} <= set(found)
+    result = trained.json()
+    assert result["step"] == 4
+    assert {"accuracy", "loss", "run", "model"} <= set(result)
     folder = tmp_path / "runs" / "kws-1"
     assert (folder / "card.md").read_text().startswith("# kws: small")
     assert {path.name for path in folder.iterdir()} == {
@@ -44,8 +44,8 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
         "last.safetensors", "log.jsonl", "tensorboard",
     }  # fmt: skip
     again = run(capsys, "train", "--resume", "runs/kws-1", "--json")
-    assert again.json() == found  # of the best model, though this time nothing was trained
-    measured = run(capsys, "eval", found["model"], "--data", str(words), "--json", "--out", str(tmp_path / "report"))
+    assert again.json() == result  # of the best model, though this time nothing was trained
+    measured = run(capsys, "eval", result["model"], "--data", str(words), "--json", "--out", str(tmp_path / "report"))
     assert measured.code == 0, measured.err
     assert 0 <= measured.json()["accuracy"] <= 1
     assert (tmp_path / "report" / "classes.csv").is_file()

@@ -99,7 +99,7 @@ def test_faults_are_skipped_and_reported_or_raised(tmp_path: Path) -> None:
     ready = data.prepared(corpus)
     assert [clip.id for clip in ready] == ["good"]
     np.testing.assert_allclose(ready.load(0), audio.read(paths["good"]).mono, atol=1e-6)
-    assert sorted(ready.faults.found) == sorted(str(paths[name]) for name in FAULTS)
+    assert sorted(ready.faults.reasons) == sorted(str(paths[name]) for name in FAULTS)
     assert "7 files skipped" in str(ready.faults)
     strict = Corpus("mine", corpus.clips, faults=Faults("fail"))
     with pytest.raises(AudioError):

@@ -161,7 +161,7 @@ def test_a_file_that_breaks_during_training_is_reported_and_not_fatal(tmp_path: 
     for index in range(mixtures.size()):
         assert np.isfinite(mixtures.example(index, np.random.default_rng(0))["audio"]).all()
     assert [len(utterances.example(k, np.random.default_rng(0))["audio"][0]) for k in range(3)] == [16_000] * 3
-    assert list(corpus.faults.found) == [str(tmp_path / "1.wav")]
+    assert list(corpus.faults.reasons) == [str(tmp_path / "1.wav")]
 
 
 def test_pairs_come_as_recorded_or_in_rows(folders: dict[str, Path]) -> None:
@@ -210,12 +210,12 @@ def test_the_history_is_random_and_the_word_is_not(words: tuple[Corpus, Corpus])
 
 
 def test_a_word_is_mixed_with_another_or_equalised(words: tuple[Corpus, Corpus]) -> None:
-    def heard(**how: float) -> NDArray[np.float32]:
+    def example(**how: float) -> NDArray[np.float32]:
         variation = replace(NONE, **how)
         examples = Keywords(words[0], noise=words[1], variation=variation)
         return np.stack([examples.example(0, np.random.default_rng(k))["audio"][0] for k in range(20)])
 
-    plain, mixed, sometimes, toned = heard(), heard(mixed=1.0), heard(mixed=0.5), heard(tone_db=6.0)
+    plain, mixed, sometimes, toned = example(), example(mixed=1.0), example(mixed=0.5), example(tone_db=6.0)
     under = 10 * np.log10(((mixed - plain) ** 2).sum(1) / (plain**2).sum(1))
     assert (under < 0.1).all()
     assert under.min() < -12
@@ -238,8 +238,8 @@ def test_speech_with_none_of_the_words_is_background(words: tuple[Corpus, Corpus
     examples = Keywords(words[0].where(word="yes"), ["yes"], words[1], 10.0, quiet, speech=kept)
     backgrounds = [examples.example(len(examples.words) + k, np.random.default_rng(k))["audio"][0] for k in range(40)]
     whole = np.concatenate([kept.load(clip) for clip in kept])
-    found = sum(_holds(whole, x[4000:4050]) for x in backgrounds)
-    assert 5 < found < 30
+    result = sum(_holds(whole, x[4000:4050]) for x in backgrounds)
+    assert 5 < result < 30
 
 
 def _holds(whole: NDArray[np.float32], part: NDArray[np.float32]) -> bool:
@@ -261,8 +261,8 @@ def test_rows_of_utterances_have_their_texts(folders: dict[str, Path]) -> None:
     )
     same_twice(examples)
     said = [word for index in range(len(examples)) for word in examples.text(index).split()]
-    wanted = [word for corpus in corpora for clip in corpus for word in clip.labels["transcript"].split()]
-    assert sorted(said) == sorted(wanted)
+    expected = [word for corpus in corpora for clip in corpus for word in clip.labels["transcript"].split()]
+    assert sorted(said) == sorted(expected)
     item = examples.example(0, np.random.default_rng(0))
     assert item["audio"].shape == (1, length)
     assert item["n"] == len(examples.text(0))

@@ -56,28 +56,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_index_is_the_corpus(folder: Path) -> None:
     corpus = data.measured(data.open_corpus(folder, ["train"]))
     held = [corpus[k] for k in (3, 11)]
-    found = index.open_index(folder, [c.labels["transcript"] for c in held], 9600, processes=1, shard_bytes=1 << 20)
+    readings = index.open_index(folder, [c.labels["transcript"] for c in held], 9600, processes=1, shard_bytes=1 << 20)
     kept, leaks = data.without_leaks(corpus, held)
-    assert [(c.path, c.id, c.labels) for c in found] == [(c.path.absolute(), c.id, c.labels) for c in corpus]
-    assert found.facts.leaks == len(leaks) >= 2
-    ours, theirs = Utterances([(found, 0.5)], 9600, seed=3), Utterances([(kept, 0.5)], 9600, seed=3)
-    assert found.seconds == pytest.approx(kept.seconds)
+    assert [(c.path, c.id, c.labels) for c in readings] == [(c.path.absolute(), c.id, c.labels) for c in corpus]
+    assert readings.facts.leaks == len(leaks) >= 2
+    ours, theirs = Utterances([(readings, 0.5)], 9600, seed=3), Utterances([(kept, 0.5)], 9600, seed=3)
+    assert readings.seconds == pytest.approx(kept.seconds)
     assert len(ours) == len(theirs)
     assert ours.draw(1, np.random.default_rng(0)).tolist() == theirs.draw(1, np.random.default_rng(0)).tolist()
     for k in range(len(ours)):
         assert ours.text(k) == theirs.text(k)
         np.testing.assert_array_equal(ours.samples(k), theirs.samples(k))
-    assert sorted(found.texts()) == sorted(c.labels["transcript"] for c in kept)
+    assert sorted(readings.texts()) == sorted(c.labels["transcript"] for c in kept)
 
 
 def test_shards_hold_every_utterance_once(folder: Path) -> None:
-    found = index.open_index(folder, [], 9600, processes=1, shard_bytes=200)
-    assert len(found._columns) > 3
-    assert [clip.id for clip in found] == [clip.id for clip in data.open_corpus(folder)]
-    recordings = [piece.recording for row in found.rows for piece in row]
+    readings = index.open_index(folder, [], 9600, processes=1, shard_bytes=200)
+    assert len(readings._columns) > 3
+    assert [clip.id for clip in readings] == [clip.id for clip in data.open_corpus(folder)]
+    recordings = [piece.recording for row in readings.rows for piece in row]
     assert sorted(recordings) == list(range(24))
     with pytest.raises(IndexError):
-        found.rows[len(found.rows)]
+        readings.rows[len(readings.rows)]
 
 
 def test_an_index_is_reused_and_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,16 +118,16 @@ def test_processes_build_what_one_builds(folder: Path, tmp_path: Path) -> None:
 def test_unreadable_files_are_named(folder: Path, tmp_path: Path) -> None:
     broken = folder / "train" / "audio" / "0" / "0" / "0_0_000000.flac"
     broken.write_bytes(b"not sound")
-    found = index.open_index(folder, [], 9600, processes=1)
-    assert list(found.faults.found) == [str(broken.absolute())]
-    assert found.facts.unreadable == 1
-    assert all(piece.recording != 0 for row in found.rows for piece in row)
+    readings = index.open_index(folder, [], 9600, processes=1)
+    assert list(readings.faults.reasons) == [str(broken.absolute())]
+    assert readings.facts.unreadable == 1
+    assert all(piece.recording != 0 for row in readings.rows for piece in row)
     texts = folder / "train" / "transcripts.txt"
     texts.write_text("0_0_000000\tfine\nno tab here\n")
     with pytest.raises(AudioError, match="line at byte 16 is not a name, a tab and a text"):
         index.open_index(folder, [], 9600, processes=1)
     with pytest.raises(ValueError, match="rows of 9600 frames, not of 100"):
-        Utterances([(found, 1.0)], 100)
+        Utterances([(readings, 1.0)], 100)
 
 
 @pytest.mark.parametrize("seed", range(4))

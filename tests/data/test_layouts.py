@@ -81,13 +81,13 @@ def test_a_folder_of_packs_is_one_corpus(tmp_path: Path, folders: dict[str, Path
 
 def test_speech_commands_tasks_and_lists(folders: dict[str, Path], tmp_path: Path) -> None:
     assert [len(words) for words in layouts.SUBSETS.values()] == [10, 30, 35]
-    found = layouts.WORDS_30
-    assert layouts.subset(10, found) == layouts.COMMANDS
-    assert layouts.subset(["bed", "no"], found) == ("bed", "no")
+    result = layouts.WORDS_30
+    assert layouts.subset(10, result) == layouts.COMMANDS
+    assert layouts.subset(["bed", "no"], result) == ("bed", "no")
     with pytest.raises(ValueError, match=r"backward, follow, forward, learn, visual .* version 1 .* has 30 words"):
-        layouts.subset(35, found)
+        layouts.subset(35, result)
     with pytest.raises(ValueError, match="none of 12"):
-        layouts.subset(12, found)
+        layouts.subset(12, result)
     listed = (folders["speech-commands"] / "testing_list.txt").read_text().split()
     corpus = data.open_corpus(folders["speech-commands"])
     assert sorted(clip.id for clip in corpus.split("test")) == sorted(listed)
@@ -111,19 +111,19 @@ def test_the_rule_of_the_official_lists() -> None:
 
 def test_pairs_have_the_same_name(folders: dict[str, Path], tmp_path: Path) -> None:
     corpus = data.open_corpus(folders["voicebank"])
-    found = data.pairs(corpus)
-    assert len(found) == 8
-    for noisy, clean in found:
+    pairs = data.pairs(corpus)
+    assert len(pairs) == 8
+    for noisy, clean in pairs:
         assert noisy.path.name == clean.path.name
         x, y = corpus.load(noisy), corpus.load(clean)
         assert len(x) == len(y) == 16_000, "48 kHz is loaded at 16"
         assert -1 < audio.si_sdr(x, y) < 20
     shutil.copytree(folders["voicebank"], tmp_path / "odd")
-    lone = next((tmp_path / "odd" / "clean_testset_wav").iterdir())
-    (tmp_path / "odd" / "noisy_testset_wav" / lone.name).unlink()
+    unpaired = next((tmp_path / "odd" / "clean_testset_wav").iterdir())
+    (tmp_path / "odd" / "noisy_testset_wav" / unpaired.name).unlink()
     odd = data.open_corpus(tmp_path / "odd")
     assert len(odd) == 14
-    assert f"{lone}: has no partner" in str(odd.faults)
+    assert f"{unpaired}: has no partner" in str(odd.faults)
 
 
 def test_speakers_are_read_from_file_names() -> None:

@@ -27,11 +27,11 @@ def test_words_are_at_their_stated_places(words: Corpus) -> None:
     for seed in range(20):
         x, said = phrases.phrase(0, np.random.default_rng(seed))
         lengths.add(len(said))
-        heard = np.zeros(len(x), bool)
+        voiced = np.zeros(len(x), bool)
         for spoken in said:
-            heard[spoken.start : spoken.end] = True
+            voiced[spoken.start : spoken.end] = True
             assert np.abs(x[spoken.start : spoken.end]).max() > 0.02
-        assert not x[~heard].any()
+        assert not x[~voiced].any()
         assert -35.1 <= 10 * np.log10(np.square(x).mean()) <= -14.9
     assert lengths == set(range(1, 8))
 

@@ -69,11 +69,11 @@ def test_streaming_equals_offline(path: list[int], seed: int, cuts: list[int], v
     whole = greedy(x, vocabulary, 0.16)
     collapse, words = Greedy(vocabulary), Words(vocabulary, 0.16)
     for _ in range(2):  # the second time after a flush, as new
-        found = []
+        result = []
         for piece in np.split(x, sorted(min(cut, len(path)) for cut in cuts), axis=1):
-            found += words.push(collapse.push(piece))
-        assert found + words.partial(collapse.open) == whole
-        assert found + words.push(collapse.flush()) + words.flush() == whole
+            result += words.push(collapse.push(piece))
+        assert result + words.partial(collapse.open) == whole
+        assert result + words.push(collapse.flush()) + words.flush() == whole
 
 
 @pytest.mark.parametrize(

@@ -28,19 +28,19 @@ def track(scores: dict[int, float], frames: int, word: int = 0, base: float = 0.
 
 def spot(logits: NDArray[np.float64], **smoothing: float) -> list[tuple[str, float, float]]:
     spotting = Spotting(CLASSES, FRAME, Smoothing(**({"window": 0.0} | smoothing)))
-    found = spotting.push(logits) + spotting.flush()
-    return [(k.word, round(k.time, 4), round(k.confidence, 3)) for k in found]
+    keywords = spotting.push(logits) + spotting.flush()
+    return [(k.word, round(k.time, 4), round(k.confidence, 3)) for k in keywords]
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 30), st.integers(1, 9), st.lists(st.integers(0, 30), max_size=5), st.integers(0, 99))
 def test_the_moving_mean_equals_a_loop(frames: int, window: int, cuts: list[int], seed: int) -> None:
     x = np.random.default_rng(seed).random((2, frames))
-    wanted = [x[:, max(0, k - window + 1) : k + 1].mean(axis=1) for k in range(frames)]
+    expected = [x[:, max(0, k - window + 1) : k + 1].mean(axis=1) for k in range(frames)]
     mean = MovingMean(2, window)
     pieces = [mean.push(piece) for piece in np.split(x, sorted(min(cut, frames) for cut in cuts), axis=1)]
     got = np.concatenate(pieces, axis=1)
-    assert np.allclose(got.T, np.array(wanted).reshape(-1, 2))
+    assert np.allclose(got.T, np.array(expected).reshape(-1, 2))
     assert np.array_equal(got, MovingMean(2, window).push(x))
 
 
@@ -51,8 +51,8 @@ def test_streaming_equals_offline(cuts: list[int], seed: int) -> None:
     x = np.repeat(rng.standard_normal((3, 12)) * 4, 10, axis=1)
     spotting = Spotting(CLASSES, FRAME, Smoothing(window=0.05, refractory=0.1))
     whole = spotting.push(x) + spotting.flush()
-    found = [k for piece in np.split(x, sorted(cuts), axis=1) for k in spotting.push(piece)] + spotting.flush()
-    assert found == whole
+    result = [k for piece in np.split(x, sorted(cuts), axis=1) for k in spotting.push(piece)] + spotting.flush()
+    assert result == whole
 
 
 @settings(max_examples=30)

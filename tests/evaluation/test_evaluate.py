@@ -160,8 +160,8 @@ def test_what_cannot_be_measured_is_an_error(tmp_path: Path) -> None:
 
 
 def test_damaged_noise_is_an_error_and_not_replaced_by_other_noise(tmp_path: Path) -> None:
-    found = open_corpus(corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10))
-    corpora.write_pack(found.where(kind="word"), tmp_path / "packs" / "words")
+    corpus = open_corpus(corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10))
+    corpora.write_pack(corpus.where(kind="word"), tmp_path / "packs" / "words")
     noise = tmp_path / "packs" / "noise"
     noise.mkdir()
     (noise / "noise.flac").write_bytes(b"fLaC damaged")

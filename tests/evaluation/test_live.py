@@ -95,11 +95,11 @@ def test_a_word_that_is_said_is_not_a_false_alarm() -> None:
     scores = np.zeros((2, 600))
     scores[0, 100:120] = scores[0, 400:420] = 0.9
     others = live.Others(scores, 0.1, HOP / RATE, [3.0, 6.0], ["how low can you go", "nothing of the kind"])
-    heard = live.reports(scores, spotting(), 0.6)
-    assert len(heard) == 2
-    assert [keyword.time > 3.0 for keyword in others.false(heard)] == [True]
+    reported = live.reports(scores, spotting(), 0.6)
+    assert len(reported) == 2
+    assert [keyword.time > 3.0 for keyword in others.false(reported)] == [True]
     others.transcripts = ["nothing", "nothing of the kind"]
-    assert len(others.false(heard)) == 2
+    assert len(others.false(reported)) == 2
 
 
 def test_the_rule_of_three_and_poisson_bounds() -> None:

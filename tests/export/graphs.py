@@ -18,22 +18,22 @@ def run_pieces(lowered: Lowered, u: NDArray[np.float64], frames: int) -> NDArray
     """A signal (batch, channels, time) through nodes made for pieces of so many frames, from zero states."""
     batch, channels, length = u.shape
     g = Graph()
-    given = g.transpose(g.reshape("audio", channels, frames, 1), 0, 3, 2, 1)
-    y = lowered(g, Signal(given, frames, channels))
+    audio = g.transpose(g.reshape("audio", channels, frames, 1), 0, 3, 2, 1)
+    y = lowered(g, Signal(audio, frames, channels))
     output = g.transpose(g.reshape(y.name, y.frames, y.channels), 0, 2, 1)
     model = g.model("audio", frames * channels, output, [y.channels, y.frames], {})
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     states = {s.name: np.zeros((batch, *s.shape), np.float32) for s in g.states}
     names = [state.name for state in g.states]
-    found = []
+    result = []
     for start in range(0, length, frames):
         piece = u[..., start : start + frames].reshape(batch, 1, -1).astype(np.float32)
         got, *new = session.run(["output", *map(after, names)], {"audio": piece} | states)
-        found.append(got)
+        result.append(got)
         states = dict(zip(names, new, strict=True))
-    return np.concatenate(found, -1)
+    return np.concatenate(result, -1)
 
 
-def error(given: NDArray[np.float64], wanted: NDArray[np.float64]) -> float:
-    assert given.shape == wanted.shape
-    return float(np.abs(given - wanted).max() / np.abs(wanted).max())
+def error(actual: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+    assert actual.shape == expected.shape
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())

@@ -112,9 +112,9 @@ def output(*command: str) -> bytes:
 
 
 def off(data: bytes) -> float:
-    given, right = np.frombuffer(data, np.float32), expected()
-    assert given.shape == right.shape
-    return float(np.abs(given - right).max() / np.abs(right).max())
+    actual, right = np.frombuffer(data, np.float32), expected()
+    assert actual.shape == right.shape
+    return float(np.abs(actual - right).max() / np.abs(right).max())
 
 
 def needs(*tools: str) -> pytest.MarkDecorator:
@@ -143,8 +143,8 @@ def test_every_format_of_weights_is_the_same_in_all_vectors(tmp_path: Path, comp
     (tmp_path / "net.c").write_text(step.source("net.h"))
     (tmp_path / "net.h").write_text(step.header())
     (tmp_path / "main.c").write_text(MAIN)
-    given = [output(str(program(tmp_path, name, compiler, *STRICT, *VECTORS[name], "-O1"))) for name in VECTORS]
-    first, *others = (np.frombuffer(data, np.float32) for data in given)
+    outputs = [output(str(program(tmp_path, name, compiler, *STRICT, *VECTORS[name], "-O1"))) for name in VECTORS]
+    first, *others = (np.frombuffer(data, np.float32) for data in outputs)
     for other in others:
         np.testing.assert_allclose(other, first, atol=1e-5 * np.abs(first).max())
 
@@ -168,8 +168,8 @@ def test_silence_leaves_no_subnormal_number_in_the_state(folder: Path) -> None:
     for key, array in {"audio": piece, "output": out, "state": state, "next": state}.items():
         bound.bind_input(key, "cpu", 0, np.float32, array.shape, array.ctypes.data)
     seen = []
-    for k, given in enumerate(signal().reshape(STEPS, 24).repeat(40, 0)):
-        piece[:] = given if k < 40 else 1e-39 if k < 80 else 0.0
+    for k, samples in enumerate(signal().reshape(STEPS, 24).repeat(40, 0)):
+        piece[:] = samples if k < 40 else 1e-39 if k < 80 else 0.0
         step.run_with_iobinding(bound)
         seen.append(np.abs(state[state != 0]).min())
     assert min(seen) >= 1e-30

@@ -110,8 +110,8 @@ def test_a_layer_as_nodes_equals_the_layer(name: str, frames: int) -> None:
         parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that do something
     net = made.double().eval()
     u = torch.randn(2, channels, 3 * frames, dtype=torch.float64)
-    found = run_pieces(lambda g, s: lower(net, Nodes(g), s, "layer"), u.numpy(), frames)
-    assert error(found, net(u).numpy()) < TOLERANCE
+    result = run_pieces(lambda g, s: lower(net, Nodes(g), s, "layer"), u.numpy(), frames)
+    assert error(result, net(u).numpy()) < TOLERANCE
 
 
 def test_what_cannot_be_exported_says_so() -> None:

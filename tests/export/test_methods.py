@@ -52,12 +52,12 @@ def lowered_by(choice: Choice, made: SSM) -> object:
 def test_every_method_for_a_piece_equals_the_layer(name: str) -> None:
     made, frames = layer(name), 6
     u = torch.randn(2, made.in_channels, 3 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = made(u).numpy()
+    expected = made(u).numpy()
     choices = [c for q in divisors(frames) for c in methods(Local(made), frames, q)]
     assert len(choices) >= 7
     for choice in choices:
-        found = run_pieces(lowered_by(choice, made), u.numpy(), frames)
-        assert error(found, wanted) < TOLERANCE, (choice.run.__name__, choice.chunk)
+        actual = run_pieces(lowered_by(choice, made), u.numpy(), frames)
+        assert error(actual, expected) < TOLERANCE, (choice.run.__name__, choice.chunk)
 
 
 @torch.no_grad()
@@ -78,13 +78,13 @@ def test_each_method_is_chosen_somewhere() -> None:
 def test_any_number_of_frames(frames: int) -> None:
     made = layer("bottleneck")
     u = torch.randn(3, 3, 2 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    found = run_pieces(lambda g, s: lower_ssm(made, g, s, "layer"), u.numpy(), frames)
-    assert error(found, made(u).numpy()) < TOLERANCE
+    result = run_pieces(lambda g, s: lower_ssm(made, g, s, "layer"), u.numpy(), frames)
+    assert error(result, made(u).numpy()) < TOLERANCE
 
 
 @torch.no_grad()
 def test_a_long_stream_does_not_drift() -> None:
     made, frames = layer("pointwise"), 16
     u = torch.randn(1, 3, 500 * frames, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    found, wanted = run_pieces(lambda g, s: lower_ssm(made, g, s, "layer"), u.numpy(), frames), made(u).numpy()
-    assert error(found[..., -frames:], wanted[..., -frames:]) < TOLERANCE
+    actual, expected = run_pieces(lambda g, s: lower_ssm(made, g, s, "layer"), u.numpy(), frames), made(u).numpy()
+    assert error(actual[..., -frames:], expected[..., -frames:]) < TOLERANCE

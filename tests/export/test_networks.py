@@ -73,12 +73,12 @@ def test_any_chunk_in_any_pieces_is_the_whole(hops: int, length: float, pieces: 
     audio = (0.1 * np.random.default_rng(samples).standard_normal(samples)).astype(np.float32)
     cuts = np.cumsum([int(piece * hops * net.hop) for piece in pieces], dtype=int)
     session = Session(path)
-    found = [session.process(piece) for piece in np.split(audio, np.minimum(cuts, samples))]
-    streamed = np.concatenate([*found, session.flush()], -1)
+    actual = [session.process(piece) for piece in np.split(audio, np.minimum(cuts, samples))]
+    streamed = np.concatenate([*actual, session.flush()], -1)
     with torch.no_grad():
-        wanted = net.double()(torch.from_numpy(audio).double()[None, None])[0].numpy()
-    assert streamed.shape == wanted.shape
-    assert np.abs(streamed - wanted).max(initial=0) <= TOLERANCE * np.abs(wanted).max(initial=1e-9)
+        expected = net.double()(torch.from_numpy(audio).double()[None, None])[0].numpy()
+    assert streamed.shape == expected.shape
+    assert np.abs(streamed - expected).max(initial=0) <= TOLERANCE * np.abs(expected).max(initial=1e-9)
 
 
 def test_what_is_in_a_file(tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ def test_two_stages_are_the_transform(window: int) -> None:
     place, channel = bin_order(window, columns)
     inner = (column_table(length) @ x.reshape(length, columns)).reshape(length // 2 + 1, 1, 2 * columns)
     spectrum = (inner @ bin_tables(window, columns)).reshape(-1)[place]
-    wanted = np.fft.rfft(x)
-    assert np.allclose(spectrum, np.concatenate([wanted.real, wanted.imag]), atol=1e-10)
+    expected = np.fft.rfft(x)
+    assert np.allclose(spectrum, np.concatenate([expected.real, expected.imag]), atol=1e-10)
     back = spectrum[channel].reshape(length // 2 + 1, 1, -1) @ inverse_bin_tables(window, columns)
     rows = length // 2
-    found = inverse_column_table(window, columns, rows) @ back.reshape(2 * (length // 2 + 1), columns)
-    assert np.allclose(found.reshape(-1), x[-rows * columns :], atol=1e-10)
+    actual = inverse_column_table(window, columns, rows) @ back.reshape(2 * (length // 2 + 1), columns)
+    assert np.allclose(actual.reshape(-1), x[-rows * columns :], atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["denoiser/spectral", "mel-pointwise", "mel-pooled"])

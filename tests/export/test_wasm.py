@@ -40,15 +40,15 @@ def run_module(module: Path, x: NDArray[np.float32]) -> tuple[dict[str, object],
 
 def off(model: Path, session: Session, seconds: float) -> float:
     x = read(MODELS.parent / "assets" / "demo.flac").mono[: round(seconds * session.settings.rate) // 4096 * 4096]
-    about, given = run_module(model, x)
+    about, actual = run_module(model, x)
     assert about["rate"] == session.settings.rate
     assert about["settings"]["classes"] == (
         None if session.settings.classes is None else list(session.settings.classes)
     )
     expected = session.process(x).reshape(session.settings.features, -1)
-    frames = min(given.shape[1], expected.shape[1])
+    frames = min(actual.shape[1], expected.shape[1])
     assert frames > 0.9 * expected.shape[1]
-    return float(np.abs(given[:, :frames] - expected[:, :frames]).max() / np.abs(expected).max())
+    return float(np.abs(actual[:, :frames] - expected[:, :frames]).max() / np.abs(expected).max())
 
 
 @needs_node
@@ -88,7 +88,7 @@ def test_a_network_as_a_module_equals_the_network(tmp_path: Path) -> None:
     net = network("denoiser/hybrid")
     export_wasm(net, tmp_path / "net.wasm", weights="fp32")
     x = 0.1 * torch.randn(1, 1, 20 * net.hop, generator=torch.Generator().manual_seed(1))
-    _, given = run_module(tmp_path / "net.wasm", x.numpy())
+    _, actual = run_module(tmp_path / "net.wasm", x.numpy())
     with torch.no_grad():
         expected = net.double()(x.double())[0].numpy()
-    assert np.abs(given - expected).max() < 1e-5 * np.abs(expected).max()
+    assert np.abs(actual - expected).max() < 1e-5 * np.abs(expected).max()

@@ -39,11 +39,11 @@ def test_a_store_does_not_grow_for_ever() -> None:
 def test_layers_in_one_store_keep_their_own_tables() -> None:
     layers = [SSM("full", 2, 2, states=3) for _ in range(3)]
     u = torch.randn(1, 2, 300)
-    wanted = [layer.step(u)[0] for layer in layers]
+    expected = [layer.step(u)[0] for layer in layers]
     store: Store = {}
     for _ in range(2):
         with held.held(store):
-            for layer, right in zip(layers, wanted, strict=True):
+            for layer, right in zip(layers, expected, strict=True):
                 pieces, state = [], None
                 for piece in u.split([1, 40, 40, 200, 19], -1):
                     y, state = layer.step(piece, state)

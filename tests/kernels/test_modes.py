@@ -27,9 +27,9 @@ def test_powers_and_products_are_those_of_complex_numbers() -> None:
     weight, log_a = modes_of(3, 2)
     steps = torch.arange(5, dtype=torch.float64)
     a = torch.exp(torch.view_as_complex(log_a))
-    wanted = torch.stack([a**t for t in range(5)], -1)
-    assert worst([powers(log_a, steps)], [torch.view_as_real(wanted)]) <= TIGHT
-    assert worst([powers(log_a, steps, conjugate=True)], [torch.view_as_real(wanted.conj().resolve_conj())]) <= TIGHT
+    expected = torch.stack([a**t for t in range(5)], -1)
+    assert worst([powers(log_a, steps)], [torch.view_as_real(expected)]) <= TIGHT
+    assert worst([powers(log_a, steps, conjugate=True)], [torch.view_as_real(expected.conj().resolve_conj())]) <= TIGHT
     product = torch.view_as_complex(weight) * a
     assert worst([times(weight, torch.view_as_real(a))], [torch.view_as_real(product)]) <= TIGHT
 
@@ -39,10 +39,10 @@ def test_powers_and_products_are_those_of_complex_numbers() -> None:
 def test_a_generated_kernel(length: int, out: str, seed: int) -> None:
     """Σ Re(w a^τ) over the modes that are not asked for, in values and gradients."""
     weight, log_a = modes_of(3, 2, seed=seed)
-    wanted = torch.einsum(f"nmt->{out}t", kernel_of(weight, log_a, length))
+    expected = torch.einsum(f"nmt->{out}t", kernel_of(weight, log_a, length))
     got = generate(weight, "nm", log_a, "nm", out, length)
-    assert worst([got], [wanted]) <= TIGHT
-    assert worst(gradients([got], [weight, log_a]), gradients([wanted], [weight, log_a])) <= TIGHT
+    assert worst([got], [expected]) <= TIGHT
+    assert worst(gradients([got], [weight, log_a]), gradients([expected], [weight, log_a])) <= TIGHT
 
 
 @few
@@ -51,9 +51,9 @@ def test_a_generated_kernel_with_more_than_modes(length: int) -> None:
     """A weight may have indices of its own: one kernel for each."""
     _, log_a = modes_of(3)
     weight = torch.randn(4, 3, 2, dtype=torch.float64)
-    wanted = torch.stack([kernel_of(w, log_a, length) for w in weight], 1)  # n j t
+    expected = torch.stack([kernel_of(w, log_a, length) for w in weight], 1)  # n j t
     got = generate(weight, "jn", log_a, "n", "nj", length)
-    assert worst([got], [wanted]) <= TIGHT
+    assert worst([got], [expected]) <= TIGHT
 
 
 def test_no_table_of_a_kernel_is_longer_than_a_square_root() -> None:
@@ -79,14 +79,14 @@ def test_no_table_of_a_kernel_is_longer_than_a_square_root() -> None:
 def test_toeplitz(rows: int, columns: int, taps: int, lag: int) -> None:
     k = torch.randn(2, taps, dtype=torch.float64, requires_grad=True)
     lag = min(lag, rows)
-    wanted = k.new_zeros(2, rows, columns)
+    expected = k.new_zeros(2, rows, columns)
     cells = [(p, q, q - p + lag) for p in range(rows) for q in range(columns) if 0 <= q - p + lag < taps]
     for p, q, at in cells:
-        wanted[:, p, q] = k[:, at]
+        expected[:, p, q] = k[:, at]
     got = toeplitz(k, rows, columns, lag)
-    assert torch.equal(got, wanted)
+    assert torch.equal(got, expected)
     if cells:
-        assert worst(gradients([got], [k]), gradients([wanted], [k])) <= TIGHT
+        assert worst(gradients([got], [k]), gradients([expected], [k])) <= TIGHT
 
 
 @few
@@ -102,8 +102,8 @@ def test_the_tables_of_a_chunk_are_the_recurrence(chunk: int, seed: int) -> None
     for sample in u:
         x = a * x + sample
         outputs.append((w * x).real)
-    heard = torch.einsum("p,npq->nq", u, local) + torch.einsum("nh,nqh->nq", torch.view_as_real(start), out_of)
+    output = torch.einsum("p,npq->nq", u, local) + torch.einsum("nh,nqh->nq", torch.view_as_real(start), out_of)
     left = torch.view_as_complex(decay.contiguous()) * start
     left = left + torch.view_as_complex(torch.einsum("p,nph->nh", u, into).contiguous())
-    assert worst([heard], [torch.stack(outputs, -1)]) <= TIGHT
+    assert worst([output], [torch.stack(outputs, -1)]) <= TIGHT
     assert worst([torch.view_as_real(left)], [torch.view_as_real(x)]) <= TIGHT

@@ -49,13 +49,13 @@ def test_any_contraction(given_: tuple[str, str, str, dict[str, int]], first: to
     xi, yi, out, size = given_
     x, y = number(xi, size, first, 1), number(yi, size, second, 2)
     wide = torch.promote_types(first, second)
-    wanted = torch.einsum(f"{xi},{yi}->{out}", x.to(wide), y.to(wide))
+    expected = torch.einsum(f"{xi},{yi}->{out}", x.to(wide), y.to(wide))
     got = pair(x, xi, y, yi, out)
     assert got.dtype == wide
-    assert worst(split(got), split(wanted)) <= TIGHT
-    found = [part for g in gradients(split(got), [x, y]) for part in split(g)]
-    right = [part for g in gradients(split(wanted), [x, y]) for part in split(g)]
-    assert worst(found, right) <= TIGHT
+    assert worst(split(got), split(expected)) <= TIGHT
+    actual = [part for g in gradients(split(got), [x, y]) for part in split(g)]
+    right = [part for g in gradients(split(expected), [x, y]) for part in split(g)]
+    assert worst(actual, right) <= TIGHT
 
 
 @few
@@ -67,8 +67,8 @@ def test_adding_onto_a_result(given_: tuple[str, str, str, dict[str, int]], cont
     x, y = number(xi, size, torch.float64, 1), number(yi, size, torch.float64, 2)
     product = pair(x, xi, y, yi, out)
     onto = torch.randn_like(product) if contiguous else torch.randn(product.shape, dtype=torch.float64)
-    wanted = onto + product
-    assert worst([pair(x, xi, y, yi, out, onto=onto)], [wanted]) <= TIGHT
+    expected = onto + product
+    assert worst([pair(x, xi, y, yi, out, onto=onto)], [expected]) <= TIGHT
 
 
 @few
@@ -111,8 +111,8 @@ def test_products_by_onednn(
     inputs = [x.requires_grad_(), y.requires_grad_(), *([torch.randn(m, 1, requires_grad=True)] if bias else [])]
     exact = [z.detach().double().requires_grad_() for z in inputs]
     made, right = precision.projected(*inputs), exact[0] @ exact[1] + (exact[2] if bias else 0)
-    found, wanted = (gradients([z], of) for z, of in ((made, inputs), (right, exact)))
-    assert worst([made, *found], [right, *wanted]) < 1e-5
+    actual, expected = (gradients([z], of) for z, of in ((made, inputs), (right, exact)))
+    assert worst([made, *actual], [right, *expected]) < 1e-5
     assert len(used) == 3  # forward, and both gradients
 
 

@@ -32,13 +32,13 @@ def by_hand(z: Tensor, decay: Tensor, initial: Tensor, axis: int) -> Tensor:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_values_and_gradients(axis: int) -> None:
     z, decay, initial = case(axis)
-    wanted = by_hand(z, decay, initial, axis)
+    expected = by_hand(z, decay, initial, axis)
     got = Scan.apply(z, decay, initial, axis)
-    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
-    weights = torch.randn_like(wanted)
-    right = torch.autograd.grad((wanted * weights).real.sum(), [z, decay, initial])
-    found = torch.autograd.grad((got * weights).real.sum(), [z, decay, initial])
-    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(expected)
+    right = torch.autograd.grad((expected * weights).real.sum(), [z, decay, initial])
+    actual = torch.autograd.grad((got * weights).real.sum(), [z, decay, initial])
+    torch.testing.assert_close(actual, right, rtol=1e-12, atol=1e-12)
 
 
 def test_by_finite_differences() -> None:

@@ -45,8 +45,8 @@ def narrow_table(name: str) -> Table:
         parts = [_rows(rows) for rows in (table.encoder, table.middle, table.decoder, table.output)]
         return DenoiserTable(*parts, conv=table.conv)
     if task == "recognizer":
-        given = RECOGNIZERS[row]
-        return RecognizerTable(_rows(given.backbone), _rows(given.head), given.module, min(given.gated, 2))
+        table = RECOGNIZERS[row]
+        return RecognizerTable(_rows(table.backbone), _rows(table.head), table.module, min(table.gated, 2))
     blocks = _rows(CLASSIFIERS[row].blocks)
     if blocks[0].kind == MEL:
         blocks = (Row(MEL, 16, 6, window=64), *blocks[1:])

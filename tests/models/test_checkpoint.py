@@ -62,10 +62,10 @@ def test_double_precision_stays_double(tmp_path: Path) -> None:
 
 def test_loading_leaves_the_random_numbers_alone(written: Path) -> None:
     torch.manual_seed(5)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(5)
     load(written)
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_the_file_is_ordinary_safetensors_with_json(written: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_saved_stream_continues_exactly_in_another_process(tmp_path: Path) -> 
     live.reset([1])
     (tmp_path / "live.bin").write_bytes(live.save())
     save_file({"u": u[..., 999:].contiguous()}, tmp_path / "rest.safetensors")
-    wanted = torch.cat([live(u[..., 999:]), live.flush()], dim=-1)
+    expected = torch.cat([live(u[..., 999:]), live.flush()], dim=-1)
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     subprocess.run([sys.executable, "-c", CONTINUE, str(tmp_path)], check=True, env=environment)
-    assert torch.equal(load_file(tmp_path / "out.safetensors")["y"], wanted)
+    assert torch.equal(load_file(tmp_path / "out.safetensors")["y"], expected)

@@ -24,7 +24,7 @@ KEYWORDS = {
     "separable": {2: (12_550, 3.56), 4: (44_192, 10.67), 8: (164_788, 37.20), 16: (635_228, 139.63)},
     "hybrid-complex": {2: (43_016, 17.68), 4: (165_216, 63.27), 8: (647_168, 238.23)},
 }
-KEYWORD_ROWS = [(f"kws-{name}-{w}", *wanted) for name, widths in KEYWORDS.items() for w, wanted in widths.items()]
+KEYWORD_ROWS = [(f"kws-{name}-{w}", *expected) for name, widths in KEYWORDS.items() for w, expected in widths.items()]
 
 DENOISERS = {
     "hybrid": (773_440, 336.9),
@@ -51,11 +51,11 @@ def test_keyword_spotting(name: str, parameters: int, flops: float) -> None:
 def test_the_papers_keyword_network() -> None:
     """0.378M parameters and 0.134 GFLOPs/s in its table of results, for ten classes and without the head."""
     net = classifier("kws-hybrid-8", classes=10)
-    for convention, wanted in (("table", 137.09), ("results", 133.9)):
+    for convention, expected in (("table", 137.09), ("results", 133.9)):
         report = count(net, convention=convention)
         head = sum(row.flops_per_second for row in report.rows if row.name.startswith("head"))
         assert report.parameters == 378_336
-        assert round((report.flops_per_second - head) / 1e6, 2 if convention == "table" else 1) == wanted
+        assert round((report.flops_per_second - head) / 1e6, 2 if convention == "table" else 1) == expected
         assert round(head / 1e6, 2) == 0.14
 
 
@@ -88,11 +88,11 @@ def test_the_papers_best_denoiser() -> None:
 
 def test_the_papers_s6_has_no_weights_of_its_modes() -> None:
     """0.66M in its table of results: without E, with both factors of Δ, and one-channel layers as complex ones."""
-    found = count(denoiser("s6-unweighted"))
+    report = count(denoiser("s6-unweighted"))
     widths = [16, 32, 64, 96, 128, 256] * 2
-    factors, lone = sum(h * h // 16 for h in widths), 4 * 64
-    assert found.parameters == 650_404
-    assert found.parameters + factors + lone == 662_724
+    factors, rest = sum(h * h // 16 for h in widths), 4 * 64
+    assert report.parameters == 650_404
+    assert report.parameters + factors + rest == 662_724
 
 
 def test_the_papers_separable_denoiser_is_complex() -> None:
@@ -121,8 +121,8 @@ def test_a_row_says_how_its_layer_is_discretized() -> None:
 @pytest.mark.parametrize("name", RECOGNIZERS)
 def test_recognition(name: str) -> None:
     report = count(recognizer(name, vocabulary=40))
-    found = round(report.parameters / 1e6, 3), round(report.flops_per_second * SEGMENT / 1e9, 2)
-    assert found == RECOGNIZERS[name]
+    result = round(report.parameters / 1e6, 3), round(report.flops_per_second * SEGMENT / 1e9, 2)
+    assert result == RECOGNIZERS[name]
 
 
 @pytest.mark.parametrize(("net", "hop"), [("denoiser", 256), ("classifier", 256), ("recognizer", 2560)])

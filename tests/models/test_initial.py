@@ -33,14 +33,14 @@ def decibels(ratio: float) -> float:
 
 def scales(net: Network, u: Tensor) -> dict[str, float]:
     """The level of every layer's output during one run."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
 
     def watch(name: str, layer: Layer) -> None:
         run = layer.run
 
         def noted(x: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
             y, after = run(x, state, keep)
-            found[name] = level(y)
+            result[name] = level(y)
             return y, after
 
         object.__setattr__(layer, "run", noted)
@@ -50,7 +50,7 @@ def scales(net: Network, u: Tensor) -> dict[str, float]:
             watch(name, layer)
     with torch.no_grad():
         net(u)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", DENOISERS)
@@ -68,8 +68,8 @@ def test_a_classifier_responds_to_every_tone(name: str) -> None:
     net = classifier(name).eval()
     with torch.no_grad():
         silence = net(torch.zeros(1, 1, 8192))
-        heard = {hertz: decibels(level(net(tone(hertz)) - silence) / level(tone(hertz))) for hertz in TONES}
-    assert all(-30 < gain < 20 for gain in heard.values()), heard
+        gains = {hertz: decibels(level(net(tone(hertz)) - silence) / level(tone(hertz))) for hertz in TONES}
+    assert all(-30 < gain < 20 for gain in gains.values()), gains
 
 
 def test_a_recognizer_responds_to_every_tone() -> None:
@@ -77,17 +77,17 @@ def test_a_recognizer_responds_to_every_tone() -> None:
     net = recognizer("base", vocabulary=32).eval()
     with torch.no_grad():
         silence = net(torch.zeros(1, 1, 8192))
-        heard = {hertz: decibels(level(net(tone(hertz)) - silence) / level(tone(hertz))) for hertz in TONES}
-    assert all(-10 < gain < 30 for gain in heard.values()), heard
+        gains = {hertz: decibels(level(net(tone(hertz)) - silence) / level(tone(hertz))) for hertz in TONES}
+    assert all(-10 < gain < 30 for gain in gains.values()), gains
 
 
 @pytest.mark.parametrize("name", ["denoiser/hybrid", "denoiser/hybrid-conv", "kws-hybrid-8", "recognizer/conv"])
 def test_activations_neither_vanish_nor_explode(name: str) -> None:
     torch.manual_seed(0)
     net = recognizer("conv", vocabulary=32) if name.startswith("recognizer") else build(name)
-    found = scales(net.eval(), 0.1 * torch.randn(1, 1, 8192))
-    assert all(math.isfinite(scale) and scale < 10 for scale in found.values()), found
+    levels = scales(net.eval(), 0.1 * torch.randn(1, 1, 8192))
+    assert all(math.isfinite(scale) and scale < 10 for scale in levels.values()), levels
     kinds = dict(net.named_modules())
-    blocks = {key: scale for key, scale in found.items() if isinstance(kinds[key], Block | Hourglass)}
+    blocks = {key: scale for key, scale in levels.items() if isinstance(kinds[key], Block | Hourglass)}
     assert len(blocks) >= 6
     assert min(blocks.values()) > 0.02, blocks

@@ -56,8 +56,8 @@ def test_logits_come_at_every_frame_and_the_clip_is_the_last() -> None:
         logits = net(u)
     assert logits.shape == (2, 3, 62)
     live = Stream(net, batch=2)
-    heard = torch.cat([*(live(piece) for piece in u.split(1000, dim=-1)), live.flush()], dim=-1)
-    torch.testing.assert_close(heard, logits, rtol=1e-4, atol=1e-5)
+    streamed = torch.cat([*(live(piece) for piece in u.split(1000, dim=-1)), live.flush()], dim=-1)
+    torch.testing.assert_close(streamed, logits, rtol=1e-4, atol=1e-5)
 
 
 def test_a_windowed_mean_drops_old_frames() -> None:

@@ -107,13 +107,13 @@ def test_a_network_of_ones_own_does_all_that_the_papers_do(tmp_path: Path) -> No
     assert any(row.kind == "lift" and row.flops_per_second for row in report.rows)
     check_layer(net, 1, hops=4)
     live, u = ct.Stream(net), torch.randn(1, 1, 1000)
-    heard = torch.cat([*(live(piece) for piece in u.split(77, dim=-1)), live.flush()], dim=-1)
-    torch.testing.assert_close(heard, net(u).detach(), rtol=1e-4, atol=1e-5)
+    streamed = torch.cat([*(live(piece) for piece in u.split(77, dim=-1)), live.flush()], dim=-1)
+    torch.testing.assert_close(streamed, net(u).detach(), rtol=1e-4, atol=1e-5)
     path = ct.export_onnx(net, tmp_path / "own.onnx", chunk=64)
     session = Session(path)
     assert (session.settings.task, session.settings.rate) == ("denoiser", 16_000)
-    found = np.concatenate([session.process(u[0, 0].numpy()), session.flush()])
-    assert np.abs(found - net(u)[0, 0].detach().numpy()).max() < 1e-4
+    result = np.concatenate([session.process(u[0, 0].numpy()), session.flush()])
+    assert np.abs(result - net(u)[0, 0].detach().numpy()).max() < 1e-4
 
 
 def test_the_task_of_a_tree_follows_from_what_it_gives(tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def test_the_recurrence_is_that_of_every_sample(data: st.DataObject) -> None:
         modes = torch.view_as_real(a).contiguous()
         y, saved = functions.scan_forward(u, modes, w, save=True)
         assert saved is not None
-        found = functions.scan_backward(u, dy, modes, w, saved)
+        actual = functions.scan_backward(u, dy, modes, w, saved)
     finally:
         torch.set_num_threads(before)
         functions.SPLIT = split
     exact = [x.double().requires_grad_() for x in (u, torch.view_as_real(a), w)]
-    wanted = scanned(exact[0], *(torch.view_as_complex(x) for x in exact[1:]))
-    assert worst([y, *found], [wanted, *torch.autograd.grad(wanted, exact, dy.double())]) < FINE
+    expected = scanned(exact[0], *(torch.view_as_complex(x) for x in exact[1:]))
+    assert worst([y, *actual], [expected, *torch.autograd.grad(expected, exact, dy.double())]) < FINE
 
 
 LAYERS = {
@@ -90,7 +90,7 @@ def test_every_plan_of_a_kind_is_the_layer(name: str, kind: str, batch: int, len
     u = torch.randn(batch, layer.in_channels, length, requires_grad=True)
     inputs = [u, *layer.parameters()]
     y, _ = recurrence(layer, u)
-    wanted = [y, *gradients([y], inputs)]
+    expected = [y, *gradients([y], inputs)]
     expression, modes, phase = _planned_expression(layer.topology)
     sizes = {"b": batch, "t": length, **layer.topology.size}
     plans = enumerate_plans(expression, sizes, modes=modes, phase=phase, device=current(u))
@@ -98,7 +98,7 @@ def test_every_plan_of_a_kind_is_the_layer(name: str, kind: str, batch: int, len
     assert chosen
     for plan in chosen[:20]:
         y = layer.run_program(Program(plan), u)
-        assert worst([y, *gradients([y], inputs)], wanted) < FINE, plan.summary()
+        assert worst([y, *gradients([y], inputs)], expected) < FINE, plan.summary()
 
 
 def test_a_plan_with_native_spectra_runs_on_tensors_that_are_not_for_native_code() -> None:
@@ -122,14 +122,14 @@ def test_spectra_and_their_adjoint(rows: int, samples: int, more: int, threads: 
     try:
         torch.set_num_threads(threads)
         functions.SPLIT = 0
-        found, back = functions.spectrum(u, length), functions.signal(spectra, samples, length)
+        actual, back = functions.spectrum(u, length), functions.signal(spectra, samples, length)
     finally:
         torch.set_num_threads(before)
         functions.SPLIT = split
     exact = u.double().requires_grad_()
-    wanted = torch.view_as_real(torch.fft.rfft(exact, n=length)).permute(1, 2, 0)
-    adjoint = torch.autograd.grad(wanted, exact, spectra.double())[0]
-    assert worst([found, back], [wanted, adjoint]) < FINE
+    expected = torch.view_as_real(torch.fft.rfft(exact, n=length)).permute(1, 2, 0)
+    adjoint = torch.autograd.grad(expected, exact, spectra.double())[0]
+    assert worst([actual, back], [expected, adjoint]) < FINE
 
 
 def test_double_precision_and_complex_layers_stay_with_torch() -> None:
@@ -148,8 +148,8 @@ def test_norm_activation_and_skips(data: st.DataObject) -> None:
     scaled, before, after, activate = (data.draw(st.booleans(), name) for name in ("scale", "before", "after", "silu"))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99), "seed"))
 
-    def signal(wanted: bool = True) -> Tensor | None:
-        return torch.randn(c, b, t, generator=generator).requires_grad_() if wanted else None
+    def signal(expected: bool = True) -> Tensor | None:
+        return torch.randn(c, b, t, generator=generator).requires_grad_() if expected else None
 
     u, x, y = signal(), signal(before), signal(after)
     weight, bias = (torch.randn(c, generator=generator).requires_grad_() for _ in range(2))
@@ -195,8 +195,8 @@ def test_the_selective_recurrence(
     y, last = layer.step(u, state)
     exact, after = selective(layer, u, state)
     assert isinstance(last, Tensor)
-    found, right = (gradients(pair, [*inputs, state]) for pair in ([y, last], [exact, after]))
-    assert worst([y, last, *found], [exact, after, *right]) < FINE
+    result, right = (gradients(pair, [*inputs, state]) for pair in ([y, last], [exact, after]))
+    assert worst([y, last, *result], [exact, after, *right]) < FINE
 
 
 @pytest.mark.parametrize("step", [1, 16])
@@ -213,10 +213,10 @@ def test_the_selective_recurrence_in_torch_is_its_own_derivative(step: int, monk
 def test_a_network_trains_alike_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     net = ct.classifier("kws-hybrid-2", classes=5).train()
     u = torch.randn(3, 1, 2048)
-    found = []
+    result = []
     for switch in ("1", "0"):
         monkeypatch.setenv("CENTAURUS_NATIVE", switch)
         torch.manual_seed(0)  # of dropout
         y = net(u)
-        found.append([y, *gradients([y], list(net.parameters()))])
-    assert worst(found[0], found[1]) < 1e-3  # many layers of single precision
+        result.append([y, *gradients([y], list(net.parameters()))])
+    assert worst(result[0], result[1]) < 1e-3  # many layers of single precision

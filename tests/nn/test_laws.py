@@ -126,6 +126,6 @@ def test_a_state_that_changes_shape_is_caught() -> None:
 
 @pytest.mark.parametrize("hops", [1, 2, 3, 7, 30])
 def test_splits_cover_the_signal(hops: int) -> None:
-    ways = splits(hops)
-    assert all(sum(way) == hops and min(way) > 0 for way in ways)
-    assert hops == 1 or [1] * min(hops, 8) == ways[0][: min(hops, 8)]
+    partitions = splits(hops)
+    assert all(sum(partition) == hops and min(partition) > 0 for partition in partitions)
+    assert hops == 1 or [1] * min(hops, 8) == partitions[0][: min(hops, 8)]

@@ -40,8 +40,8 @@ def spectra(hops: int) -> Tensor:
 
 def test_analysis_is_the_spectrum_of_the_frames_that_end_with_each_hop() -> None:
     x = noise(6)
-    wanted = torch.stack([torch.cat([f.real, f.imag]) for f in frames(x[0, 0])], dim=-1)
-    torch.testing.assert_close(Analysis().double()(x)[0], wanted, rtol=0, atol=1e-12)
+    expected = torch.stack([torch.cat([f.real, f.imag]) for f in frames(x[0, 0])], dim=-1)
+    torch.testing.assert_close(Analysis().double()(x)[0], expected, rtol=0, atol=1e-12)
 
 
 def test_synthesis_adds_the_newest_samples_of_every_frame() -> None:
@@ -53,8 +53,8 @@ def test_synthesis_adds_the_newest_samples_of_every_frame() -> None:
     for k, frame in enumerate(frames(x[0, 0])):
         signal = torch.fft.irfft(frame * w.square().sum().sqrt(), WINDOW)
         whole[k * HOP : k * HOP + SYNTHESIS] += signal[-SYNTHESIS:] * shape
-    found = Synthesis().double()(spectra(6))[0, 0]
-    torch.testing.assert_close(found, whole[: 6 * HOP], rtol=0, atol=1e-12)
+    result = Synthesis().double()(spectra(6))[0, 0]
+    torch.testing.assert_close(result, whole[: 6 * HOP], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("size", "synthesis", "hop"), [(512, 256, 128), (512, 512, 128), (320, 240, 80), (64, 32, 16)])
@@ -70,7 +70,7 @@ def test_synthesis_undoes_analysis_after_its_delay(size: int, synthesis: int, ho
 def test_compress_follows_the_level_and_raises_to_the_power() -> None:
     x, power, release = spectra(7), 0.3, 375.0
     decay, num, den = exp(-1 / release), 0.0, 0.0
-    found = Compress(BINS, power, release, 2).double()(x)
+    result = Compress(BINS, power, release, 2).double()(x)
     for k in range(7):
         re, im = x[0, :BINS, k], x[0, BINS:, k]
         p = re**2 + im**2
@@ -78,7 +78,7 @@ def test_compress_follows_the_level_and_raises_to_the_power() -> None:
         level = num / den + 1e-10
         r = p / level + 1e-8
         s, c = r ** (power / 2), r ** ((power - 1) / 2) / level.sqrt()
-        torch.testing.assert_close(found[0, :, k], torch.cat([s, re * c, im * c]), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(result[0, :, k], torch.cat([s, re * c, im * c]), rtol=1e-10, atol=1e-12)
 
 
 def test_compressed_spectra_do_not_depend_on_loudness() -> None:
@@ -97,8 +97,8 @@ def test_mel_bands_are_triangles_on_power() -> None:
     for a, b, c in zip(edges, edges[1:], edges[2:], strict=False):
         hertz = torch.arange(BINS, dtype=torch.float64) * 16_000 / WINDOW
         rows.append((torch.minimum((hertz - a) / (b - a), (c - hertz) / (c - b)).clamp_min(0)[:, None] * power).sum(0))
-    wanted = 0.2 * torch.log(torch.stack(rows) + 1e-7)
-    torch.testing.assert_close(Mel(bands=bands).double()(x)[0], wanted, rtol=1e-5, atol=1e-5)
+    expected = 0.2 * torch.log(torch.stack(rows) + 1e-7)
+    torch.testing.assert_close(Mel(bands=bands).double()(x)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_mask_is_a_complex_product_and_starts_at_one() -> None:
@@ -106,8 +106,8 @@ def test_a_mask_is_a_complex_product_and_starts_at_one() -> None:
     body = Pointwise(2 * BINS, 2 * BINS).double()
     mask = body(x)
     x_c, m_c = torch.complex(*x.chunk(2, 1)), torch.complex(*mask.chunk(2, 1))
-    wanted = x_c * (1 + m_c)
-    torch.testing.assert_close(Mask(body)(x), torch.cat([wanted.real, wanted.imag], 1), rtol=0, atol=1e-12)
+    expected = x_c * (1 + m_c)
+    torch.testing.assert_close(Mask(body)(x), torch.cat([expected.real, expected.imag], 1), rtol=0, atol=1e-12)
     torch.nn.init.zeros_(body.weight)
     torch.testing.assert_close(Mask(body)(x), x)
 
@@ -117,11 +117,11 @@ def test_a_mask_of_several_taps_adds_products_of_earlier_frames() -> None:
     body = Pointwise(2 * BINS, 2 * (BINS + (taps - 1) * low)).double()
     factors = body(x)
     x_c, m_c = torch.complex(*x.chunk(2, 1)), torch.complex(*factors[:, : 2 * BINS].chunk(2, 1))
-    wanted = x_c * (1 + m_c)
+    expected = x_c * (1 + m_c)
     for age, factor in enumerate(factors[:, 2 * BINS :].chunk(taps - 1, 1), start=1):
-        wanted[:, :low, age:] += torch.complex(*factor.chunk(2, 1))[..., age:] * x_c[:, :low, :-age]
+        expected[:, :low, age:] += torch.complex(*factor.chunk(2, 1))[..., age:] * x_c[:, :low, :-age]
     filtered = Mask(body, taps=taps, low=low)
-    torch.testing.assert_close(filtered(x), torch.cat([wanted.real, wanted.imag], 1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(filtered(x), torch.cat([expected.real, expected.imag], 1), rtol=0, atol=1e-12)
 
 
 def test_a_mask_waits_for_its_body() -> None:
@@ -174,8 +174,8 @@ def test_branches_of_different_delay_are_refused() -> None:
 def test_a_stream_is_late_by_the_delay() -> None:
     live = Stream(Serial([Analysis(), Synthesis()]))
     x = noise(8).float()
-    heard = torch.cat([*(live(piece) for piece in x.split(100, dim=-1)), live.flush()], dim=-1)
-    torch.testing.assert_close(heard[..., HOP:], x[..., :-HOP], rtol=0, atol=1e-5)
+    streamed = torch.cat([*(live(piece) for piece in x.split(100, dim=-1)), live.flush()], dim=-1)
+    torch.testing.assert_close(streamed[..., HOP:], x[..., :-HOP], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

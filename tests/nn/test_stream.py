@@ -40,8 +40,8 @@ def whole(model: Layer, u: Tensor) -> Tensor:
         return model(u) if u.shape[-1] else u.new_zeros(u.shape[0], 3, 0)
 
 
-def close(given: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-9)
+def close(given: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(given, expected, rtol=1e-9, atol=1e-9)
 
 
 @given(name=models, sizes=pieces, batch=st.integers(1, 3))
@@ -55,10 +55,10 @@ def test_any_pieces_and_a_flush_make_the_whole(name: str, sizes: list[int], batc
 
 @given(name=models, sizes=pieces)
 def test_frames_come_as_soon_as_their_hop_is_there(name: str, sizes: list[int]) -> None:
-    model, live, heard = MODELS[name], Stream(MODELS[name]), 0
+    model, live, samples = MODELS[name], Stream(MODELS[name]), 0
     for piece in noise(1, sum(sizes)).split(sizes, dim=-1):
-        y, heard = live(piece), heard + piece.shape[-1]
-        ready = model.frames(heard // model.hop * model.hop)
+        y, samples = live(piece), samples + piece.shape[-1]
+        ready = model.frames(samples // model.hop * model.hop)
         assert live.frames == [ready]
         assert y.shape[:2] == (1, 3)
 
@@ -72,11 +72,11 @@ def test_a_row_is_reset_alone(name: str, before: list[int], after: list[int], ro
     live.reset([row])
     assert (live.samples[row], live.frames[row]) == (0, 0)
     late = torch.cat([*(live(piece) for piece in second.split(after, dim=-1)), live.flush()], dim=-1)
-    heard = torch.cat([torch.zeros(1, 2, waiting, dtype=torch.float64), second[row : row + 1]], dim=-1)
-    close(late[row : row + 1], whole(model, heard))
+    padded = torch.cat([torch.zeros(1, 2, waiting, dtype=torch.float64), second[row : row + 1]], dim=-1)
+    close(late[row : row + 1], whole(model, padded))
     others = [r for r in range(3) if r != row]
-    wanted = whole(model, torch.cat([first, second], dim=-1))[others]
-    close(torch.cat([early, late], dim=-1)[others], wanted)
+    expected = whole(model, torch.cat([first, second], dim=-1))[others]
+    close(torch.cat([early, late], dim=-1)[others], expected)
 
 
 @settings(max_examples=30)

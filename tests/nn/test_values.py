@@ -47,8 +47,8 @@ def signal(request: pytest.FixtureRequest) -> Tensor:
 def test_pointwise_is_a_linear_map_of_each_frame(signal: Tensor) -> None:
     layer = Pointwise(4, 5).double()
     layer.bias.data += noise(5, 1)
-    wanted = F.linear(signal.transpose(1, 2), layer.weight, layer.bias[:, 0]).transpose(1, 2)
-    torch.testing.assert_close(layer(signal), wanted)
+    expected = F.linear(signal.transpose(1, 2), layer.weight, layer.bias[:, 0]).transpose(1, 2)
+    torch.testing.assert_close(layer(signal), expected)
 
 
 def test_down_is_a_strided_convolution(signal: Tensor) -> None:
@@ -73,26 +73,26 @@ def test_pool_is_the_mean_of_a_hop(signal: Tensor) -> None:
 def test_causal_conv_looks_back_only(signal: Tensor) -> None:
     layer = CausalConv(4).double()
     layer.bias.data += noise(4)
-    wanted = F.conv1d(F.pad(signal, (3, 0)), layer.weight[:, None], layer.bias, groups=4)
-    torch.testing.assert_close(layer(signal), wanted)
+    expected = F.conv1d(F.pad(signal, (3, 0)), layer.weight[:, None], layer.bias, groups=4)
+    torch.testing.assert_close(layer(signal), expected)
     with torch.no_grad():
-        torch.testing.assert_close(layer(signal), wanted)
+        torch.testing.assert_close(layer(signal), expected)
 
 
 def test_causal_conv_gradients_are_torchs() -> None:
     layer, u = CausalConv(3, 4, bias=False).double(), noise(2, 3, 9).requires_grad_()
     assert torch.autograd.gradcheck(lambda u, w: F.conv1d(F.pad(u, (3, 0)), w[:, None], groups=3), (u, layer.weight))
-    wanted = torch.autograd.grad(
+    expected = torch.autograd.grad(
         F.conv1d(F.pad(u, (3, 0)), layer.weight[:, None], groups=3).pow(2).sum(), [u, layer.weight]
     )
-    torch.testing.assert_close(torch.autograd.grad(layer(u).pow(2).sum(), [u, layer.weight]), wanted)
+    torch.testing.assert_close(torch.autograd.grad(layer(u).pow(2).sum(), [u, layer.weight]), expected)
 
 
 def test_norm_is_torchs_over_channels(signal: Tensor) -> None:
     layer = LayerNorm(4).double()
-    wanted = F.layer_norm(signal.transpose(1, 2), (4,)).transpose(1, 2)
-    torch.testing.assert_close(layer(signal), wanted)
-    torch.testing.assert_close(LayerNorm(4, activate=True).double()(signal), F.silu(wanted))
+    expected = F.layer_norm(signal.transpose(1, 2), (4,)).transpose(1, 2)
+    torch.testing.assert_close(layer(signal), expected)
+    torch.testing.assert_close(LayerNorm(4, activate=True).double()(signal), F.silu(expected))
 
 
 def test_norm_of_one_channel_has_no_parameters_and_changes_nothing() -> None:
@@ -117,8 +117,8 @@ def test_the_fast_end_of_a_block_is_the_plain_one(
     fast = fused.finish(u, weight, bias, *extra, activate=activate)
     plain = fused._plain(u, weight, bias, *extra, activate=activate)
     torch.testing.assert_close(fast, plain)
-    found, wanted = (torch.autograd.grad((y * noise(3, 4, 11, seed=6)).sum(), learned) for y in (fast, plain))
-    torch.testing.assert_close(found, wanted)
+    actual, expected = (torch.autograd.grad((y * noise(3, 4, 11, seed=6)).sum(), learned) for y in (fast, plain))
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("layer", [Pointwise(4, 6), Down(4, 6, 3), Up(4, 6, 2), AvgPool(3), LayerNorm(4), SiLU()])
@@ -129,8 +129,8 @@ def test_a_channel_first_signal_stays_so(layer: torch.nn.Module) -> None:
 
 def test_running_mean_is_the_mean_so_far() -> None:
     u = noise(2, 3, 10)
-    wanted = torch.stack([u[..., : t + 1].mean(-1) for t in range(10)], dim=-1)
-    torch.testing.assert_close(RunningMean(3).double()(u), wanted)
+    expected = torch.stack([u[..., : t + 1].mean(-1) for t in range(10)], dim=-1)
+    torch.testing.assert_close(RunningMean(3).double()(u), expected)
 
 
 def test_running_mean_stays_exact_for_long_streams() -> None:
@@ -142,8 +142,8 @@ def test_running_mean_stays_exact_for_long_streams() -> None:
 
 def test_windowed_mean_forgets() -> None:
     u = noise(2, 3, 10)
-    wanted = torch.stack([u[..., max(0, t - 3) : t + 1].mean(-1) for t in range(10)], dim=-1)
-    torch.testing.assert_close(WindowedMean(3, 4).double()(u), wanted)
+    expected = torch.stack([u[..., max(0, t - 3) : t + 1].mean(-1) for t in range(10)], dim=-1)
+    torch.testing.assert_close(WindowedMean(3, 4).double()(u), expected)
 
 
 @pytest.mark.parametrize("samples", [1, 63, 64, 65, 5000])
@@ -167,11 +167,11 @@ def test_dc_block_removes_an_offset_and_keeps_speech() -> None:
 @pytest.mark.parametrize("hops", [1, 15, 16, 17, 40])
 def test_a_level_rises_immediately_and_decays(hops: int) -> None:
     x, past = noise(2, hops).abs(), torch.tensor([[0.0], [3.0]], **DOUBLE)
-    wanted, y = [], past[:, 0]
+    expected, y = [], past[:, 0]
     for t in range(hops):
         y = torch.maximum(x[:, t], 0.9 * y)
-        wanted.append(y)
-    torch.testing.assert_close(follow(x, 0.9, past), torch.stack(wanted, dim=-1))
+        expected.append(y)
+    torch.testing.assert_close(follow(x, 0.9, past), torch.stack(expected, dim=-1))
 
 
 def test_a_leveled_body_is_as_loud_as_its_input() -> None:

@@ -36,34 +36,34 @@ def test_flops_of_each_step() -> None:
 
 def test_a_transform_takes_as_long_as_its_flops_at_the_devices_rate() -> None:
     free = replace(CALLS, fft=1e9, call=1e-30)
-    found = cost.transform(rates(free), "bi", True)
-    assert found.seconds == pytest.approx(found.flops / 1e9)
-    assert found.backward == pytest.approx(found.seconds)
+    estimate = cost.transform(rates(free), "bi", True)
+    assert estimate.seconds == pytest.approx(estimate.flops / 1e9)
+    assert estimate.backward == pytest.approx(estimate.seconds)
 
 
 def test_native_transforms_take_as_long_as_their_flops_at_their_own_rate() -> None:
     """Signal, output and kernel forth; then the gradients of all three."""
     free = replace(CALLS, spectra=1e9, call=1e-30)
-    found = cost.bins(rates(free), "bi", "ji", "bj", native=True)
-    assert found.seconds == pytest.approx(2.5 * (12 + 20 + 15) * 2048 * 11 / 1e9)
-    assert found.backward == pytest.approx(found.seconds)
+    estimate = cost.bins(rates(free), "bi", "ji", "bj", native=True)
+    assert estimate.seconds == pytest.approx(2.5 * (12 + 20 + 15) * 2048 * 11 / 1e9)
+    assert estimate.backward == pytest.approx(estimate.seconds)
 
 
 def test_the_recurrence_of_few_rows_takes_as_long_as_that_of_a_whole_vector() -> None:
     """Forward a vector holds rows of the output, 4 × 5 in two vectors; backward of the input, 4 × 3 in one."""
     free = replace(CALLS, scan=1e9, call=1e-30)
-    found = cost.scan(rates(free, samples=1000), "bi", "jin", "bj")
+    estimate = cost.scan(rates(free, samples=1000), "bi", "jin", "bj")
     once = 3 * 5 * 6 * 4 * (1000 + cost.SCAN_SETUP) / 1e9
-    assert found.seconds == pytest.approx(once * 32 / 20)
-    assert found.backward == pytest.approx(cost.SCAN_BACKWARD * once * 16 / 12)
+    assert estimate.seconds == pytest.approx(once * 32 / 20)
+    assert estimate.backward == pytest.approx(cost.SCAN_BACKWARD * once * 16 / 12)
 
 
 @pytest.mark.parametrize("chunks", [4, 40])
 def test_the_scan_over_chunks_has_half_a_call_for_each(chunks: int) -> None:
-    found = cost.chunked(rates(CALLS, samples=16 * chunks), "bn", "n", "n", "", "bn", 16)
+    estimate = cost.chunked(rates(CALLS, samples=16 * chunks), "bn", "n", "n", "", "bn", 16)
     gemms, passes, tables = 3, 3, 3 + 2 + 40
-    assert found.seconds == pytest.approx(gemms + passes + tables + chunks / 2)
-    assert found.backward == pytest.approx(2 * gemms + 2 * 2 + 2 * tables + 2.5 * (1 + chunks / 2))
+    assert estimate.seconds == pytest.approx(gemms + passes + tables + chunks / 2)
+    assert estimate.backward == pytest.approx(2 * gemms + 2 * 2 + 2 * tables + 2.5 * (1 + chunks / 2))
 
 
 def test_every_tile_scans_its_own_chunks() -> None:

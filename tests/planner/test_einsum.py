@@ -41,12 +41,12 @@ def operands_for(expression: str, time: str, data: st.DataObject, dtype: torch.d
     size = {i: data.draw(st.integers(1, 3), label=i) for i in sorted(set("".join(terms)) - {time})}
     lengths = [data.draw(st.integers(1, 200), label=f"{time} of operand {p}") for p, x in enumerate(terms) if time in x]
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99), label="seed"))
-    found = []
+    result = []
     for term in terms:
         length = lengths.pop(0) if time in term else 0
         shape = [length if i == time else size[i] for i in term]
-        found.append(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_())
-    return found
+        result.append(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_())
+    return result
 
 
 @pytest.mark.parametrize(("expression", "time"), EXPRESSIONS, ids=[e for e, _ in EXPRESSIONS])
@@ -54,11 +54,11 @@ def operands_for(expression: str, time: str, data: st.DataObject, dtype: torch.d
 @given(data=st.data())
 def test_it_is_the_convolution_by_its_definition(expression: str, time: str, data: st.DataObject) -> None:
     operands = operands_for(expression, time, data, torch.float64)
-    wanted = convolve(expression, *operands, time=time)
+    expected = convolve(expression, *operands, time=time)
     got = temporal_einsum(expression, *operands, time=time)
     assert got.dtype == torch.float64
-    assert worst([got], [wanted]) <= TIGHT
-    assert worst(gradients([got], operands), gradients([wanted], operands)) <= TIGHT
+    assert worst([got], [expected]) <= TIGHT
+    assert worst(gradients([got], operands), gradients([expected], operands)) <= TIGHT
 
 
 @pytest.mark.parametrize("expression", ["bit,ni,nt,jn->bjt", "bt,nt->bnt"])
@@ -67,19 +67,19 @@ def test_it_is_the_convolution_by_its_definition(expression: str, time: str, dat
 def test_single_precision(expression: str, data: st.DataObject) -> None:
     operands = operands_for(expression, "t", data, torch.float32)
     exact = [x.detach().double().requires_grad_() for x in operands]
-    wanted, got = convolve(expression, *exact), temporal_einsum(expression, *operands)
+    expected, got = convolve(expression, *exact), temporal_einsum(expression, *operands)
     assert got.dtype == torch.float32
-    assert worst([got], [wanted]) <= SINGLE
-    assert worst(gradients([got], operands), gradients([wanted], exact)) <= SINGLE
+    assert worst([got], [expected]) <= SINGLE
+    assert worst(gradients([got], operands), gradients([expected], exact)) <= SINGLE
 
 
 def test_layout_of_the_operands_does_not_matter() -> None:
     u, k = torch.randn(4, 3, 50, dtype=torch.float64), torch.randn(2, 3, 50, dtype=torch.float64)
-    wanted = convolve("bit,jit->bjt", u, k)
+    expected = convolve("bit,jit->bjt", u, k)
     turned = u.transpose(0, 1).contiguous().transpose(0, 1)
     gaps = torch.stack((u, u), -1)[..., 0]
     repeated = u[:1].expand(4, -1, -1)
-    for signal, right in ((turned, wanted), (gaps, wanted), (repeated, wanted[:1].expand(4, -1, -1))):
+    for signal, right in ((turned, expected), (gaps, expected), (repeated, expected[:1].expand(4, -1, -1))):
         assert worst([temporal_einsum("bit,jit->bjt", signal, k)], [right]) <= TIGHT
 
 

@@ -64,9 +64,9 @@ def every_order(operands: dict[str, str] = OPERANDS, output: str = OUTPUT) -> li
 
 
 def test_intermediates_stay_small_exactly_where_the_signal_meets_its_neighbours() -> None:
-    found = every_order()
-    assert len(found) == 18  # 6 · 3 · 1 choices of a pair
-    for order in found:
+    orders = every_order()
+    assert len(orders) == 18  # 6 · 3 · 1 choices of a pair
+    for order in orders:
         small = all(len(indices) <= MOST_DIMENSIONS for indices in order.intermediates)
         assert small == order.neighbours_only, order
 
@@ -113,7 +113,7 @@ def test_the_natural_order_wins_where_the_paper_says(batch: int, states: int, in
 def test_the_planner_searches_every_order_of_the_lemma() -> None:
     """Its plans of the same expression contract in the six orders that the lemma admits, and in others."""
     sizes = {"b": 4, "i": 3, "n": 5, "j": 2, "t": 64}
-    found = set()
+    result = set()
     for plan in enumerate_plans("u_bit B_ni k_nt C_jn -> y_bjt", sizes):
         names = {number: frozenset([letter]) for number, letter in enumerate(OPERANDS)}
         pairs = set()
@@ -122,9 +122,9 @@ def test_the_planner_searches_every_order_of_the_lemma() -> None:
             names[step.output.number] = frozenset().union(*parts)
             if len(parts) == 2:
                 pairs.add(frozenset(parts))
-        found.add(frozenset(pairs))
+        result.add(frozenset(pairs))
     admitted = {pairs_of(order.name) for order in every_order() if order.neighbours_only}
-    assert admitted <= found
+    assert admitted <= result
 
 
 def pairs_of(name: str) -> frozenset[frozenset[frozenset[str]]]:
@@ -149,8 +149,8 @@ STATES = set("bint")  # what the recurrence holds: a state of every channel at e
 
 def test_no_order_of_a_gated_layer_avoids_its_states() -> None:
     """The decay of S6 has every index: each order makes a tensor at least as large as the states. One decay differs."""
-    found = every_order(S6, "bit")
-    assert len(found) == 180
-    assert all(any(set(made) >= STATES for made in order.intermediates) for order in found)
+    orders = every_order(S6, "bit")
+    assert len(orders) == 180
+    assert all(any(set(made) >= STATES for made in order.intermediates) for order in orders)
     small = [order for order in every_order(ONE_DECAY, "bit") if not any(set(m) >= STATES for m in order.intermediates)]
     assert "(u((BC)G))" in {order.name for order in small}

@@ -65,8 +65,8 @@ def test_the_search_finds_the_fastest_of_all_plans(
     assert plan.seconds == pytest.approx(best, rel=1e-12)
     seconds = [p.seconds for p in (plan, *plan.runners_up)]
     assert seconds == pytest.approx(sorted(seconds), rel=1e-12)
-    ways = [p.summary() for p in (plan, *plan.runners_up)]
-    assert len(set(ways)) == len(ways)
+    partitions = [p.summary() for p in (plan, *plan.runners_up)]
+    assert len(set(partitions)) == len(partitions)
 
 
 @pytest.mark.parametrize(("expression", "modes"), [p for p in PLANNED if len(p[0]) < 20])

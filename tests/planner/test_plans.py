@@ -83,16 +83,16 @@ def tensors(case: Case, sizes: Mapping[str, int], lags: int, seed: int) -> list[
 
     terms = case.expression.split("->")[0].split(",")
     kernel = [p for p, term in enumerate(terms) if "t" in term][1]
-    found = []
+    result = []
     for position, term in enumerate(terms):
         shape = [lags if i == "t" and position == kernel else sizes[i] for i in term]
         if position != kernel or not case.modes:
-            found.append(normal(*shape))
+            result.append(normal(*shape))
             continue
         modes = [sizes[i] for i in case.modes]
         log_a = torch.stack((-normal(*modes).abs() * 0.2, normal(*modes)), -1)
-        found += [normal(*modes, 2), log_a]
-    return [x.requires_grad_() for x in found]
+        result += [normal(*modes, 2), log_a]
+    return [x.requires_grad_() for x in result]
 
 
 def split_kernel(case: Case, operands: Sequence[Tensor]) -> list[Tensor | Modes]:
@@ -120,10 +120,10 @@ def direct(case: Case, operands: Sequence[Tensor], samples: int) -> Tensor:
 def check(case: Case, plans: Sequence[Plan], operands: Sequence[Tensor], samples: int) -> None:
     """Every plan gives the values and gradients of the definition."""
     y = direct(case, operands, samples)
-    wanted = [y, *gradients([y], operands)]
+    expected = [y, *gradients([y], operands)]
     for plan in plans:
         got = Program(plan)(split_kernel(case, operands))
-        error = max(worst([got], [y]), worst(gradients([got], operands), wanted[1:]))
+        error = max(worst([got], [y]), worst(gradients([got], operands), expected[1:]))
         assert error <= TIGHT, f"{plan.summary()} with tiles of {plan.tile_bytes} bytes: {error:.3g}"
 
 
@@ -158,10 +158,10 @@ def test_gradients_of_some_operands_only(case: Case, tile: int) -> None:
     """Whatever does not ask for a gradient is skipped, and the others get the gradient they get together."""
     sizes = {"b": 3, "i": 2, "n": 2, "j": 3, "t": 21}
     operands = tensors(case, sizes, 21, seed=1)
-    wanted = gradients([direct(case, operands, 21)], operands)
+    expected = gradients([direct(case, operands, 21)], operands)
     for plan in enumerate_plans(case.expression, sizes, modes=case.modes):
         program = Program(replace(plan, tile_bytes=tile))
-        for chosen, right in zip(operands, wanted, strict=True):
+        for chosen, right in zip(operands, expected, strict=True):
             some = [x if x is chosen else x.detach() for x in operands]
             got = gradients([program(split_kernel(case, some))], [chosen])
             assert worst(got, [right]) <= TIGHT, plan.summary()

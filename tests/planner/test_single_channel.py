@@ -22,13 +22,13 @@ def test_every_plan_of_a_single_channel_is_the_convolution(tile_bytes: int) -> N
     weight = torch.randn(4, 1, 2, 2, dtype=torch.float64)
     inputs = [x.requires_grad_() for x in (u, e, log_a, weight)]
     k = generate(weight * e[..., None], "jin", log_a, "jin", "ji", 37)
-    wanted = convolve("bit,jit->bjt", u, k)
-    grad = torch.randn_like(wanted)
-    expected = torch.autograd.grad(wanted, inputs, grad)
+    reference = convolve("bit,jit->bjt", u, k)
+    grad = torch.randn_like(reference)
+    expected = torch.autograd.grad(reference, inputs, grad)
     plans = enumerate_plans("bit,jin,jint->bjt", sizes, modes="jin")
     assert any(step.kind == "chunked" for plan in plans for step in plan.steps)
     for plan in plans:
         got = Program(replace(plan, tile_bytes=tile_bytes))([u, e, Modes(weight, log_a)])
-        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(got, reference, rtol=1e-9, atol=1e-9)
         for a, b in zip(torch.autograd.grad(got, inputs, grad), expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)

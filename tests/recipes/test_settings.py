@@ -57,8 +57,8 @@ HOW_IT_RUNS = {
 @pytest.mark.parametrize("name", PAPER)
 def test_every_setting_is_the_papers(name: str) -> None:
     """By default, and none is left over: a new setting has to be put into one of the tables above."""
-    found = to_data(launch.configure(name))
-    assert {key: value for key, value in found.items() if key not in HOW_IT_RUNS} == EVERY_RUN | PAPER[name]
+    settings = to_data(launch.configure(name))
+    assert {key: value for key, value in settings.items() if key not in HOW_IT_RUNS} == EVERY_RUN | PAPER[name]
 
 
 def test_the_networks_are_the_papers() -> None:

@@ -124,5 +124,5 @@ def test_the_mean_of_models_is_the_mean_of_their_weights(tmp_path: Path) -> None
         save(net, path)
     shares = (0.5, 0.2, 0.3)
     mean = load(save_mean(dict(zip(paths, shares, strict=True)), tmp_path / "mean.safetensors"))
-    for found, *each in zip(mean.parameters(), *(net.parameters() for net in nets), strict=True):
-        torch.testing.assert_close(found, sum(share * weight for share, weight in zip(shares, each, strict=True)))
+    for result, *each in zip(mean.parameters(), *(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(result, sum(share * weight for share, weight in zip(shares, each, strict=True)))

@@ -88,9 +88,9 @@ def test_too_little_is_refused(folder: Path) -> None:
 
 
 def test_other_classes_start_from_a_spotters_blocks(folder: Path, tmp_path: Path) -> None:
-    given = classifier(TINY, ["a", "b", "background"])
-    save_model(given, tmp_path / "given.safetensors")
+    trained = classifier(TINY, ["a", "b", "background"])
+    save_model(trained, tmp_path / "trained.safetensors")
     net = classifier(TINY, ["x", "background"])
-    launch.go_on_from(str(tmp_path / "given.safetensors"), net)
-    assert net.state_dict()["body.into.weight"].equal(given.state_dict()["body.into.weight"])
+    launch.go_on_from(str(tmp_path / "trained.safetensors"), net)
+    assert net.state_dict()["body.into.weight"].equal(trained.state_dict()["body.into.weight"])
     assert net.state_dict()["body.out.weight"].shape[0] == 2

@@ -110,9 +110,9 @@ def test_a_network_that_answers_late_gives_aligned_files(
         assert np.abs(y - x / 2).max() < 1e-3
     assert job.latency == (256 + delay) / 16_000
     live = Denoiser("any", rate, 1, block=100)
-    found = [live.process(piece) for piece in np.split(x[0, : 100 * (x.shape[1] // 100)], x.shape[1] // 100)]
+    result = [live.process(piece) for piece in np.split(x[0, : 100 * (x.shape[1] // 100)], x.shape[1] // 100)]
     assert live.delay >= delay * rate // 16_000
-    kept = np.concatenate(found)[live.delay :]
+    kept = np.concatenate(result)[live.delay :]
     assert np.abs(kept - x[0, : len(kept)] / 2).max() < 1e-3
 
 

@@ -34,9 +34,9 @@ def in_pieces(x: Signal, sizes: tuple[int, ...], band: str = "full", rate: int =
 
 def test_a_gain_of_the_top_band_scales_what_lies_above() -> None:
     upper = UpperBand(RATE, NETWORK, 1)
-    heard = noise(1.0, NETWORK)[None]
+    x = noise(1.0, NETWORK)[None]
     gain = np.where(np.arange(NETWORK) < NETWORK // 2, 1.0, 0.1).astype(np.float32)
-    upper.pair(heard, heard * gain)
+    upper.pair(x, x * gain)
     upper.end()
     scaled = upper.scale(np.ones((1, RATE), np.float32))[0]
     assert scaled[: RATE // 2 - 500] == pytest.approx(1.0, abs=1e-6)
@@ -46,10 +46,10 @@ def test_a_gain_of_the_top_band_scales_what_lies_above() -> None:
 
 def test_gains_are_returned_only_where_they_are_known() -> None:
     upper = UpperBand(RATE, NETWORK, 1)
-    heard = noise(0.1, NETWORK)[None]
-    upper.pair(heard[:, : FRAME - 1], heard[:, : FRAME - 1])
+    x = noise(0.1, NETWORK)[None]
+    upper.pair(x[:, : FRAME - 1], x[:, : FRAME - 1])
     assert upper.ready == 0
-    upper.pair(heard[:, FRAME - 1 : FRAME], heard[:, FRAME - 1 : FRAME])
+    upper.pair(x[:, FRAME - 1 : FRAME], x[:, FRAME - 1 : FRAME])
     assert upper.ready == FRAME * RATE // NETWORK
     upper.scale(np.zeros((1, 100), np.float32))
     assert upper.ready == FRAME * RATE // NETWORK - 100

@@ -43,13 +43,13 @@ def test_files_at_the_same_time_are_the_files_alone(tmp_path: Path) -> None:
         soundfile.write(tmp_path / f"{number}.wav", x, rate, "FLOAT")
     jobs, skipped = plan_jobs([tmp_path], str(tmp_path / "out"))
     assert not skipped
-    heard: list[float] = []
-    results = dict(denoise_files(jobs, Options(str(exported("denoiser"))), workers=3, on_seconds=heard.append))
+    seconds: list[float] = []
+    results = dict(denoise_files(jobs, Options(str(exported("denoiser"))), workers=3, on_seconds=seconds.append))
     assert len(results) == 6
     for job in jobs:
         x = read(job.source)
         assert np.allclose(read(job.output).samples, denoise(x.samples, x.rate, exported("denoiser")), atol=1e-6)
-    assert sum(heard) == pytest.approx(sum(read(job.source).seconds for job in jobs))
+    assert sum(seconds) == pytest.approx(sum(read(job.source).seconds for job in jobs))
 
 
 def test_several_workers_have_a_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,17 +30,17 @@ def logits(task: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_spotting_is_the_decoder_on_the_session() -> None:
     x = bursts(3)
     spotting = Spotting(CLASSES, 1 / 62.5, KEEN)
-    wanted = spotting.push(logits("classifier", x)) + spotting.flush()
-    assert wanted, "the test needs a keyword"
-    assert spot(x, 16_000, exported("classifier"), KEEN) == wanted
-    assert all(0 < k.time <= 3 and k.word in CLASSES[:2] for k in wanted)
+    expected = spotting.push(logits("classifier", x)) + spotting.flush()
+    assert expected, "the test needs a keyword"
+    assert spot(x, 16_000, exported("classifier"), KEEN) == expected
+    assert all(0 < k.time <= 3 and k.word in CLASSES[:2] for k in expected)
 
 
 def test_transcribing_is_the_decoder_on_the_session() -> None:
     x = bursts(3)
-    wanted = greedy(logits("recognizer", x), Vocabulary.of(TOKENS), 0.16)
-    assert wanted, "the test needs a word"
-    assert transcribe(x, 16_000, exported("recognizer")) == wanted
+    expected = greedy(logits("recognizer", x), Vocabulary.of(TOKENS), 0.16)
+    assert expected, "the test needs a word"
+    assert transcribe(x, 16_000, exported("recognizer")) == expected
 
 
 @settings(max_examples=8)
@@ -51,9 +51,11 @@ def test_streaming_equals_offline(cuts: list[int]) -> None:
     transcriber = Transcriber(exported("recognizer"), 22_050)
     for job in (spotter, transcriber):
         whole = job.process(x) + job.flush()
-        pieces = [found for piece in np.split(x, sorted(cuts), axis=1) for found in job.process(piece)]
+        pieces = [result for piece in np.split(x, sorted(cuts), axis=1) for result in job.process(piece)]
         pieces += job.flush()
-        assert [found.confidence for found in pieces] == pytest.approx([found.confidence for found in whole], abs=1e-4)
+        assert [result.confidence for result in pieces] == pytest.approx(
+            [result.confidence for result in whole], abs=1e-4
+        )
 
 
 def test_channels_are_averaged() -> None:

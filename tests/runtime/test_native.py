@@ -80,8 +80,8 @@ def test_a_compiled_session_is_saved_restored_and_joined(folder: Path) -> None:
 class AtOnce(ThreadPoolExecutor):
     """Another thread that is always as far ahead as it may be."""
 
-    def submit(self, *given: Any) -> Future[Any]:
-        future = super().submit(*given)
+    def submit(self, *arguments: Any) -> Future[Any]:
+        future = super().submit(*arguments)
         wait([future])
         return future
 
@@ -98,7 +98,7 @@ def test_two_threads_give_what_one_gives(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(native, "ThreadPoolExecutor", AtOnce)
     runs: list[int] = []
     by_two = Native.run_steps
-    monkeypatch.setattr(Native, "run_steps", lambda self, *given: runs.append(given[-1]) or by_two(self, *given))
+    monkeypatch.setattr(Native, "run_steps", lambda self, *args: runs.append(args[-1]) or by_two(self, *args))
     chunk = one.settings.chunk
     x = noise(2, 61 * chunk + 5)
     ends = [3, 9 * chunk + 1, 9 * chunk + 7, 10 * chunk, 27 * chunk + 2, x.shape[1]]
@@ -187,7 +187,7 @@ def test_a_long_file_is_denoised_by_a_compiled_step(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(module, "TWO", 2)
     pipelines: list[object] = []
     by_two = Native.run_steps
-    monkeypatch.setattr(Native, "run_steps", lambda *given: pipelines.append(given) or by_two(*given))
+    monkeypatch.setattr(Native, "run_steps", lambda *arguments: pipelines.append(arguments) or by_two(*arguments))
     made = {}
     for name, engine, threads in (("auto", "auto", None), ("one", "auto", 1), ("onnxruntime", "onnxruntime", None)):
         job = Job(tmp_path / "x.wav", tmp_path / f"{name}.wav")

@@ -125,11 +125,11 @@ def test_damage_is_named(data: bytes, message: str) -> None:
 
 
 def test_samples_before_an_error_are_returned() -> None:
-    found = []
+    result = []
     with pytest.raises(AudioError, match="promised"):  # noqa: PT012
         for block in Reader(io.BytesIO(header(size=100) + bytes(50))):
-            found.append(block.shape[1])
-    assert found == [25]
+            result.append(block.shape[1])
+    assert result == [25]
 
 
 def test_integers_are_rounded_and_clipped() -> None:

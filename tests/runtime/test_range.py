@@ -29,10 +29,10 @@ def test_one_loud_sample_has_no_effect_after_a_second(loud: float) -> None:
     hit = x.astype(np.float64)
     hit[RATE // 2] = loud
     expected = Session("denoise-16k").process(x)
-    found = Session("denoise-16k").process(hit)
-    assert np.isfinite(found).all()
+    actual = Session("denoise-16k").process(hit)
+    assert np.isfinite(actual).all()
     after = slice(round(1.5 * RATE), None)
-    assert np.abs(found - expected)[after].max() < 0.1 * np.abs(expected).max()
+    assert np.abs(actual - expected)[after].max() < 0.1 * np.abs(expected).max()
     denoiser = Denoiser("denoise-16k")
     whole = np.concatenate([denoiser.process(hit), denoiser.flush()])
     assert denoiser.repaired == 1
@@ -43,16 +43,16 @@ def test_the_range_is_the_models_own(tmp_path: Path) -> None:
     model = onnx.load(exported("denoiser"))
     entry = next(entry for entry in model.metadata_props if entry.key == KEY)
     settings = json.loads(entry.value)
-    found = {}
+    result = {}
     for peak in (None, 0.5, 100.0):
         entry.value = json.dumps(settings | ({} if peak is None else {"peak": peak}))
         onnx.save(model, tmp_path / "x.onnx")
         session = Session(tmp_path / "x.onnx")
         assert session.settings.peak == (peak or PEAK)
-        found[peak] = session.process(np.full(4 * session.settings.chunk, 50.0))
+        result[peak] = session.process(np.full(4 * session.settings.chunk, 50.0))
         limited = Session(tmp_path / "x.onnx").process(np.full(4 * session.settings.chunk, min(50.0, peak or PEAK)))
-        assert np.array_equal(found[peak], limited)
-    assert not np.array_equal(found[0.5], found[100.0])
+        assert np.array_equal(result[peak], limited)
+    assert not np.array_equal(result[0.5], result[100.0])
     for wrong in (0, -1, True, "loud", 1e9):
         entry.value = json.dumps(settings | {"peak": wrong})
         onnx.save(model, tmp_path / "x.onnx")

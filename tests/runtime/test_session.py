@@ -82,10 +82,10 @@ def test_save_and_restore(task: str) -> None:
     first.join()
     first.process(x[:, :cut])
     saved = first.save()
-    wanted = first.process(x[:, cut:])
+    expected = first.process(x[:, cut:])
     second.process(noise(2, 999, seed=5))
     second.restore(saved)
-    assert np.array_equal(second.process(x[:, cut:]), wanted)
+    assert np.array_equal(second.process(x[:, cut:]), expected)
     assert second.samples == first.samples == [x.shape[-1]] * 2
     assert second.join() == 1
 
@@ -125,9 +125,9 @@ def test_a_stream_joins_between_chunk_boundaries() -> None:
     session.join()
     session.process(np.stack([noise(early), noise(early, seed=2)]))
     row = session.join()
-    heard = session.process(np.stack([noise(900, seed=3), late]))[row]
+    streamed = session.process(np.stack([noise(900, seed=3), late]))[row]
     expected = alone.process(np.concatenate([np.zeros(7, np.float32), late]))
-    assert np.allclose(heard, expected, atol=1e-6)
+    assert np.allclose(streamed, expected, atol=1e-6)
 
 
 def test_rows_are_counted() -> None:
@@ -145,16 +145,16 @@ def test_rows_are_counted() -> None:
 
 
 def test_a_row_is_reset_alone() -> None:
-    session, fresh = Session(exported("denoiser"), batch=2), Session(exported("denoiser"))
+    session, restarted = Session(exported("denoiser"), batch=2), Session(exported("denoiser"))
     x = noise(2, 1024)
     session.process(x)
     kept = session.save()
     going = session.process(x)
     session.restore(kept)
     session.reset([1])
-    found = session.process(x)
-    assert np.array_equal(found[0], going[0])
-    assert np.allclose(found[1], fresh.process(x[1]), atol=1e-6)
+    output = session.process(x)
+    assert np.array_equal(output[0], going[0])
+    assert np.allclose(output[1], restarted.process(x[1]), atol=1e-6)
     assert session.samples == [2048, 1024]
 
 
@@ -234,9 +234,9 @@ def test_rows_that_are_stepped_at_their_own_pace_give_what_they_give_alone(task:
         for row, frames in zip(rows, together.step(rows, pieces), strict=True):
             got[row].append(frames)
     for row, frames in got.items():
-        wanted = alone.process(x[row]).reshape(alone.settings.features, -1)
+        expected = alone.process(x[row]).reshape(alone.settings.features, -1)
         alone.reset()
-        assert np.allclose(np.concatenate(frames, -1), wanted, atol=1e-5 * np.abs(wanted).max())
+        assert np.allclose(np.concatenate(frames, -1), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_step_takes_whole_chunks_of_rows_that_exist() -> None:

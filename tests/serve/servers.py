@@ -20,13 +20,13 @@ MODELS = {"denoise": "denoiser", "spot": "classifier", "transcribe": "recognizer
 def served(*tasks: str, **options: Any) -> Iterator[Server]:
     """A server of small models: a denoiser if no task is named."""
     models = {task: str(exported(MODELS[task])) for task in tasks or ("denoise",)}
-    given = {"port": 0, "streams": 4, "models": models, **options}
+    settings = {"port": 0, "streams": 4, "models": models, **options}
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def make() -> Server:
-        server = Server(Options(**given))
+        server = Server(Options(**settings))
         await server.start()
         return server
 
@@ -55,5 +55,5 @@ def get(server: Server, path: str, **headers: str) -> tuple[int, str]:
 
 def metric(server: Server, line: str) -> float:
     """A number of the metrics page by the text before it."""
-    found = [text for text in get(server, "/metrics")[1].splitlines() if text.startswith(line + " ")]
-    return float(found[0].rpartition(" ")[2]) if found else 0.0
+    result = [text for text in get(server, "/metrics")[1].splitlines() if text.startswith(line + " ")]
+    return float(result[0].rpartition(" ")[2]) if result else 0.0

@@ -62,8 +62,8 @@ def test_keywords_and_words_are_those_of_the_library() -> None:
         words = list(stream(url(server), "transcribe", pieces(x, 777), 16_000))
     from centaurus.decode import Smoothing
 
-    wanted = spot(x, 16_000, exported("classifier"), Smoothing(0.34, None, 0.0))
-    assert [k.word for k in keywords] == [k.word for k in wanted]
+    expected = spot(x, 16_000, exported("classifier"), Smoothing(0.34, None, 0.0))
+    assert [k.word for k in keywords] == [k.word for k in expected]
     assert [w.text for w in words] == [w.text for w in transcribe(x, 16_000, exported("recognizer"))]
     assert words, "nothing to compare"
 
@@ -71,9 +71,9 @@ def test_keywords_and_words_are_those_of_the_library() -> None:
 def test_a_model_keeps_its_own_threshold_and_smoothing() -> None:
     clip = audio.read(Path(str(files("centaurus"))) / "assets" / "demo.flac")
     with served("spot", models={"spot": "kws-30"}) as server:
-        found = list(stream(url(server), "spot", pieces(clip.samples, 4000), clip.rate))
-    wanted = spot(clip.samples, clip.rate, "kws-30")
-    assert [(k.word, k.time) for k in found] == [(k.word, round(k.time, 4)) for k in wanted]
+        actual = list(stream(url(server), "spot", pieces(clip.samples, 4000), clip.rate))
+    expected = spot(clip.samples, clip.rate, "kws-30")
+    assert [(k.word, k.time) for k in actual] == [(k.word, round(k.time, 4)) for k in expected]
 
 
 def test_options_of_a_task_arrive() -> None:

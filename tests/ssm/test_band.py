@@ -13,9 +13,9 @@ def test_every_mode_resonates_where_it_was_put() -> None:
     layer = SSM("full", 1, 4, 4, band=(60, 6000, 16_000), dtype=torch.float64)
     step, A = layer.log_dt.exp(), torch.complex(-torch.nn.functional.softplus(layer.A_real), layer.A_imag)
     hertz = (A * step).imag * 16_000 / (2 * torch.pi)
-    found = hertz.detach().flatten().sort().values
-    assert (float(found[0]), float(found[-1])) == pytest.approx((60, 6000), rel=1e-5)
-    assert float((found[1:] - found[:-1]).min()) > 50
+    hertz_sorted = hertz.detach().flatten().sort().values
+    assert (float(hertz_sorted[0]), float(hertz_sorted[-1])) == pytest.approx((60, 6000), rel=1e-5)
+    assert float((hertz_sorted[1:] - hertz_sorted[:-1]).min()) > 50
     width = -(A * step).real * 16_000 / torch.pi
     torch.testing.assert_close(width, hertz / 3 + 60, rtol=1e-5, atol=0)
 

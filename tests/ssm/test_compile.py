@@ -32,12 +32,12 @@ def _reset_compiler() -> Iterator[None]:
 
 
 def check(
-    run: Callable[..., Tensor], compiled: Callable[..., Tensor], given: list[Tensor], inputs: list[Tensor]
+    run: Callable[..., Tensor], compiled: Callable[..., Tensor], actual: list[Tensor], inputs: list[Tensor]
 ) -> None:
     """Values and gradients of all outputs are the same."""
-    wanted, got = (x if isinstance(x, tuple) else (x,) for x in (run(*given), compiled(*given)))
-    assert worst(got, wanted) <= SAME
-    assert worst(gradients(got, inputs), gradients(wanted, inputs)) <= SAME
+    expected, got = (x if isinstance(x, tuple) else (x,) for x in (run(*actual), compiled(*actual)))
+    assert worst(got, expected) <= SAME
+    assert worst(gradients(got, inputs), gradients(expected, inputs)) <= SAME
 
 
 @by_kind
@@ -109,12 +109,12 @@ def test_export_of_step(build: Callable[[], Layer], channels: int, samples: int)
     layer = build().float().eval()
     state = layer.init_state(2)
     assert isinstance(state, Tensor)
-    given = (torch.randn(2, channels, samples), torch.randn_like(state))
-    program = torch.export.export(Step(layer), given)
-    found = [node.meta["val"] for node in program.graph.nodes if "val" in node.meta]
-    flat = [x for value in found for x in (value if isinstance(value, tuple | list) else (value,))]
+    arguments = (torch.randn(2, channels, samples), torch.randn_like(state))
+    program = torch.export.export(Step(layer), arguments)
+    result = [node.meta["val"] for node in program.graph.nodes if "val" in node.meta]
+    flat = [x for value in result for x in (value if isinstance(value, tuple | list) else (value,))]
     assert len(flat) > 10
     assert not any(isinstance(x, Tensor) and x.is_complex() for x in flat)
     assert not any("complex" in str(node.target) for node in program.graph.nodes)
     with torch.no_grad():
-        assert worst(program.module()(*given), layer.step(*given)) <= SAME
+        assert worst(program.module()(*arguments), layer.step(*arguments)) <= SAME

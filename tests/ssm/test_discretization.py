@@ -29,9 +29,9 @@ def test_zoh_has_its_limits(im: float) -> None:
     y = torch.full_like(re, im, requires_grad=True)
     _, w = zoh(re, y, torch.ones_like(re))
     if im <= 300.0:
-        found = torch.complex(w[:, 0], w[:, 1]).tolist()
+        actual = torch.complex(w[:, 0], w[:, 1]).tolist()
         expected = [exact(x, float(y[0])) for x in re.tolist()]
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-30)
+        assert actual == pytest.approx(expected, rel=1e-5, abs=1e-30)
     assert bool(w.isfinite().all())
     w.sum().backward()
     for x in (re, y):

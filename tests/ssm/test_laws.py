@@ -29,16 +29,16 @@ def test_moves_between_devices_keep_results(build: Callable[[], Layer], channels
     torch.manual_seed(0)
     layer = build().double()
     u = torch.randn(2, channels, 50, dtype=torch.float64)
-    wanted, (_, state) = layer(u), layer.step(u)
+    expected, (_, state) = layer(u), layer.step(u)
     moved = copy.deepcopy(layer).to(device)
     y = moved(u.to(device))
     assert y.device.type == device.type
-    torch.testing.assert_close(y.cpu(), wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(y.cpu(), expected, rtol=1e-9, atol=1e-9)
     _, after = moved.step(u.to(device))
     assert isinstance(state, Tensor)
     assert isinstance(after, Tensor)
     torch.testing.assert_close(after.cpu(), state, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(moved.cpu()(u), wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(moved.cpu()(u), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("build", "channels"), [(b, c) for _, b, c in KINDS], ids=[name for name, _, _ in KINDS])

@@ -63,12 +63,12 @@ def test_single_precision_over_a_second(topology: str, complex: bool, dt: float)
     torch.manual_seed(0)
     layer = at_step(SSM(topology, **NAMED[topology], complex=complex), dt)
     u = torch.randn(1, layer.in_channels, LENGTH)
-    wanted, last = recurrence(layer, u)
-    assert worst([layer(u)], [wanted]) <= VALUES
+    expected, last = recurrence(layer, u)
+    assert worst([layer(u)], [expected]) <= VALUES
     for piece in (1000, 200):
         y, state = in_pieces(layer, u, piece)
         assert y.dtype == state.dtype == torch.float32
-        assert worst([y], [wanted]) <= VALUES
+        assert worst([y], [expected]) <= VALUES
         assert worst([state], [last]) <= STATES
 
 
@@ -88,10 +88,10 @@ def test_single_precision_of_fast_modes(dt: float) -> None:
     layer = at_step(SSM("full", 1, 1, states=64), dt)
     u = torch.randn(1, 1, LENGTH, requires_grad=True)
     inputs = [u, *layer.parameters()]
-    wanted, _ = recurrence(layer, u)
+    expected, _ = recurrence(layer, u)
     y = layer(u)
-    assert worst([y, layer.step(u)[0]], [wanted, wanted]) <= FAST_VALUES
-    assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= FAST_GRADIENTS
+    assert worst([y, layer.step(u)[0]], [expected, expected]) <= FAST_VALUES
+    assert worst(gradients([y], inputs), gradients([expected], inputs)) <= FAST_GRADIENTS
 
 
 @torch.no_grad()
@@ -99,9 +99,9 @@ def test_single_precision_of_s6() -> None:
     torch.manual_seed(0)
     layer = S6(3, 2, states=4)
     u = torch.randn(1, 3, LENGTH)
-    wanted, last = selective(layer, u)
+    expected, last = selective(layer, u)
     y, state = layer.step(u)
-    assert worst([y], [wanted]) <= VALUES
+    assert worst([y], [expected]) <= VALUES
     assert worst([state], [last]) <= STATES
 
 
@@ -211,12 +211,12 @@ def test_tf32_stays_out_of_kernels_and_states(topology: str) -> None:
     layer = at_step(SSM(topology, **NAMED[topology]), 0.01)
     u = torch.randn(1, layer.in_channels, 4096, requires_grad=True)
     inputs = [u, *layer.parameters()]
-    wanted, last = recurrence(layer, u)
+    expected, last = recurrence(layer, u)
     y, (stepped, state) = layer(u), layer.step(u)
     assert isinstance(state, Tensor)
-    assert worst([y, stepped], [wanted, wanted]) <= VALUES
+    assert worst([y, stepped], [expected, expected]) <= VALUES
     assert worst([state], [last]) <= STATES
-    assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= GRADIENTS
+    assert worst(gradients([y], inputs), gradients([expected], inputs)) <= GRADIENTS
     assert torch.get_float32_matmul_precision() == "high"
 
 
@@ -226,9 +226,9 @@ def test_tf32_may_round_projections() -> None:
     torch.manual_seed(0)
     layer = at_step(SSM("pointwise", 64, 64, states=8), 0.01)
     u = torch.randn(1, 64, 2048)
-    wanted, _ = recurrence(layer, u)
-    assert VALUES < worst([layer(u)], [wanted]) < 2e-3
-    assert worst([layer.step(u)[0]], [wanted]) <= VALUES
+    expected, _ = recurrence(layer, u)
+    assert VALUES < worst([layer(u)], [expected]) < 2e-3
+    assert worst([layer.step(u)[0]], [expected]) <= VALUES
 
 
 @pytest.mark.usefixtures("tf32")
@@ -245,9 +245,9 @@ def test_tf32_would_spoil_a_kernel() -> None:
 
 def test_autocast_leaves_an_einsum_alone(device: torch.device) -> None:
     u, B, k = torch.randn(2, 3, 90, device=device), torch.randn(4, 3, device=device), torch.randn(4, 90, device=device)
-    wanted = temporal_einsum("bit,ni,nt->bnt", u, B, k)
+    expected = temporal_einsum("bit,ni,nt->bnt", u, B, k)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        assert torch.equal(temporal_einsum("bit,ni,nt->bnt", u, B, k), wanted)
+        assert torch.equal(temporal_einsum("bit,ni,nt->bnt", u, B, k), expected)
 
 
 @cache
@@ -268,11 +268,11 @@ def test_a_network_trains_under_autocast(device: torch.device) -> None:
         device
     )
     u = torch.randn(2, 3, 80, device=device)
-    wanted = gradients([net(u)], list(net.parameters()))
+    expected = gradients([net(u)], list(net.parameters()))
     with torch.autocast(device.type, dtype=torch.bfloat16):
         assert net[0](u).dtype == torch.bfloat16
         y = net(u)
     assert y.dtype == torch.float32
     assert (
-        worst(gradients([y], list(net.parameters())), wanted) <= 0.15
+        worst(gradients([y], list(net.parameters())), expected) <= 0.15
     )  # the convolution, B, C and their gradients in bf16

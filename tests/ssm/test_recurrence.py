@@ -38,16 +38,16 @@ def test_ssm(topology: str, complex: bool, discretization: str, data: st.DataObj
     u, state = noise(layer, layer.in_channels, batch, length, seed=1)
     inputs = [u, *layer.parameters()]
 
-    wanted, _ = recurrence(layer, u)
+    expected, _ = recurrence(layer, u)
     y = layer(u)
-    assert worst([y], [wanted]) <= TIGHT
-    assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+    assert worst([y], [expected]) <= TIGHT
+    assert worst(gradients([y], inputs), gradients([expected], inputs)) <= TIGHT
 
-    wanted, last = recurrence(layer, u, state)
+    expected, last = recurrence(layer, u, state)
     y, after = run(layer, u, pieces(data, length), state)
-    assert worst([y, after], [wanted, last]) <= TIGHT
+    assert worst([y, after], [expected, last]) <= TIGHT
     inputs.append(state)
-    assert worst(gradients([y, after], inputs), gradients([wanted, last], inputs)) <= TIGHT
+    assert worst(gradients([y, after], inputs), gradients([expected, last], inputs)) <= TIGHT
 
 
 @pytest.mark.parametrize("length", [257, 700])
@@ -57,9 +57,9 @@ def test_a_long_piece_is_scanned(topology: str, complex: bool, length: int) -> N
     layer = random_ssm(topology, complex)
     u, state = noise(layer, layer.in_channels, 2, length, seed=2)
     inputs = [u, state, *layer.parameters()]
-    wanted, got = recurrence(layer, u, state), layer.step(u, state)
-    assert worst(got, wanted) <= TIGHT
-    assert worst(gradients(got, inputs), gradients(wanted, inputs)) <= TIGHT
+    expected, got = recurrence(layer, u, state), layer.step(u, state)
+    assert worst(got, expected) <= TIGHT
+    assert worst(gradients(got, inputs), gradients(expected, inputs)) <= TIGHT
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -74,16 +74,16 @@ def test_s6(mixed: bool, data: st.DataObject) -> None:
     u, state = noise(layer, channels, batch, length, seed=1)
     inputs = [u, *layer.parameters()]
 
-    wanted, _ = selective(layer, u)
+    expected, _ = selective(layer, u)
     y = layer(u)
-    assert worst([y], [wanted]) <= TIGHT
-    assert worst(gradients([y], inputs), gradients([wanted], inputs)) <= TIGHT
+    assert worst([y], [expected]) <= TIGHT
+    assert worst(gradients([y], inputs), gradients([expected], inputs)) <= TIGHT
 
-    wanted, last = selective(layer, u, state)
+    expected, last = selective(layer, u, state)
     y, after = run(layer, u, pieces(data, length), state)
     inputs.append(state)
-    assert worst([y, after], [wanted, last]) <= TIGHT
-    assert worst(gradients([y, after], inputs), gradients([wanted, last], inputs)) <= TIGHT
+    assert worst([y, after], [expected, last]) <= TIGHT
+    assert worst(gradients([y, after], inputs), gradients([expected, last], inputs)) <= TIGHT
 
 
 @pytest.mark.parametrize("topology", ["bottleneck", "full"])
@@ -93,12 +93,12 @@ def test_one_parameter_may_learn_alone(topology: str) -> None:
     u, _ = noise(layer, layer.in_channels, 2, 60, seed=5)
     u = u.detach()
     everything = dict(layer.named_parameters())
-    wanted = dict(zip(everything, gradients([recurrence(layer, u)[0]], list(everything.values())), strict=True))
+    expected = dict(zip(everything, gradients([recurrence(layer, u)[0]], list(everything.values())), strict=True))
     for name, chosen in everything.items():
         for p in everything.values():
             p.requires_grad_(p is chosen)
         for y in (layer(u), layer.step(u)[0]):
-            assert worst(gradients([y], [chosen]), [wanted[name]]) <= TIGHT
+            assert worst(gradients([y], [chosen]), [expected[name]]) <= TIGHT
 
 
 def test_inference_does_not_spoil_training() -> None:

@@ -225,9 +225,9 @@ def test_a_layer_at_another_sample_rate(topology: str, rule: str) -> None:
     tones = torch.sin(2 * math.pi * (seconds * torch.tensor([3.0, 7.0, 11.0])[:, None] + 0.3))[None]
     fade = torch.sin(math.pi * seconds) ** 2  # starts and ends at rest
     fast = tones * fade
-    wanted = layer(fast[..., ::2])
-    assert worst([layer.at_rate(2.0)(fast)[..., ::2]], [wanted]) <= 0.05
-    assert worst([layer(fast)[..., ::2]], [wanted]) > 0.1, "without at_rate it is another filter"
+    expected = layer(fast[..., ::2])
+    assert worst([layer.at_rate(2.0)(fast)[..., ::2]], [expected]) <= 0.05
+    assert worst([layer(fast)[..., ::2]], [expected]) > 0.1, "without at_rate it is another filter"
 
 
 def test_the_same_rate_is_the_same_layer() -> None:

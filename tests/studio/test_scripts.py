@@ -23,13 +23,13 @@ SECONDS = 0.016
 DECODE = """
 import {{ Spotting, Transcription }} from "{decode}";
 import {{ cleanedShare }} from "{stream}";
-const given = JSON.parse(await new Response(process.stdin).text());
-const spotting = new Spotting(given.classes, given.seconds, given.smoothing);
-const keywords = given.logits.map((frame) => spotting.push(Float32Array.from(frame)).found).filter(Boolean);
-const transcription = new Transcription(given.tokens, given.seconds);
-const words = given.tokenLogits.map((frame) => transcription.push(Float32Array.from(frame)));
+const data = JSON.parse(await new Response(process.stdin).text());
+const spotting = new Spotting(data.classes, data.seconds, data.smoothing);
+const keywords = data.logits.map((frame) => spotting.push(Float32Array.from(frame)).keyword).filter(Boolean);
+const transcription = new Transcription(data.tokens, data.seconds);
+const words = data.tokenLogits.map((frame) => transcription.push(Float32Array.from(frame)));
 words.push(transcription.flush());
-const shares = given.amounts.map(([mix, limit]) => cleanedShare(mix, limit));
+const shares = data.amounts.map(([mix, limit]) => cleanedShare(mix, limit));
 console.log(JSON.stringify({{ keywords, words: words.filter(Boolean), shares }}));
 """
 
@@ -59,7 +59,7 @@ def test_words_equal_those_of_the_runtime() -> None:
     token_logits = smooth_noise(1500, len(tokens), 2)
     smoothing = {"threshold": 0.7, "window": 0.2, "refractory": 0.4}
     amounts = [(1.0, 0), (0.3, 0), (0.8, 12), (1.0, 40)]
-    given = {
+    data = {
         "classes": classes,
         "tokens": tokens,
         "seconds": SECONDS,
@@ -69,14 +69,14 @@ def test_words_equal_those_of_the_runtime() -> None:
         "amounts": amounts,
     }
     paths = {name: (SCRIPTS / f"{name}.js").as_uri() for name in ("decode", "stream")}
-    answer = json.loads(node("--input-type=module", "-e", DECODE.format(**paths), text=json.dumps(given)))
+    answer = json.loads(node("--input-type=module", "-e", DECODE.format(**paths), text=json.dumps(data)))
 
     expected = Spotting(classes, SECONDS, Smoothing(**smoothing)).push(logits.T)
     assert len(expected) > 10
-    assert [found["word"] for found in answer["keywords"]] == [found.word for found in expected]
-    for found, reference in zip(answer["keywords"], expected, strict=True):
-        assert found["time"] == pytest.approx(reference.time)
-        assert found["confidence"] == pytest.approx(reference.confidence, abs=1e-9)
+    assert [actual["word"] for actual in answer["keywords"]] == [actual.word for actual in expected]
+    for actual, reference in zip(answer["keywords"], expected, strict=True):
+        assert actual["time"] == pytest.approx(reference.time)
+        assert actual["confidence"] == pytest.approx(reference.confidence, abs=1e-9)
 
     vocabulary = Vocabulary.of(tokens)
     collapse, words = Greedy(vocabulary), Words(vocabulary, SECONDS)

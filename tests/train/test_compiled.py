@@ -45,9 +45,9 @@ def test_networks_compile_within_the_limit(name: str, backend: str, batches: tup
     for rows in batches:
         u = torch.randn(rows, 1, 2 * net.hop)
         inputs = list(net.parameters())
-        wanted, found = net(u), compiled(u)
-        assert worst([found], [wanted]) <= VALUES
-        assert worst(gradients([found], inputs), gradients([wanted], inputs)) <= GRADIENTS
+        expected, actual = net(u), compiled(u)
+        assert worst([actual], [expected]) <= VALUES
+        assert worst(gradients([actual], inputs), gradients([expected], inputs)) <= GRADIENTS
 
 
 TASKS: dict[str, tuple[Any, str, Callable[[Path], Path], tuple[str, ...]]] = {
@@ -88,21 +88,21 @@ def test_training_compiles_once(task: str, backend: str, tmp_path: Path, monkeyp
 
         compile_module(module, backend=count)
 
-    def watched(*given: Any) -> Any:
-        found = step(*given)
+    def watched(*arguments: Any) -> Any:
+        result = step(*arguments)
         after.append(graphs[0])
-        return found
+        return result
 
     monkeypatch.setattr(nn.Module, "compile", counted)
     monkeypatch.setattr(loop, "_step", watched)
     runs = []
     for compiled in ("false", "true"):
-        given = (f"compile={compiled}", f"steps={STEPS}", "network=narrow", "batch=4", "workers=0", "validations=1")
-        config = override(launch.configure(task), [*given, "lr=1e-4", "log_every=1", *changed])
+        arguments = (f"compile={compiled}", f"steps={STEPS}", "network=narrow", "batch=4", "workers=0", "validations=1")
+        config = override(launch.configure(task), [*arguments, "lr=1e-4", "log_every=1", *changed])
         runs.append(launch.start(task, config, data, tmp_path / compiled))
         launch.train(runs[-1], task, config, data)
-    plain, found = ([r["loss"] for r in run.records() if r["kind"] == "train"] for run in runs)
-    assert found == pytest.approx(plain, rel=SAME_LOSS[task])
+    plain, result = ([r["loss"] for r in run.records() if r["kind"] == "train"] for run in runs)
+    assert result == pytest.approx(plain, rel=SAME_LOSS[task])
     assert after[:STEPS] == [0] * STEPS
     assert after[-1] == after[STEPS + WARM - 1] > 5
 

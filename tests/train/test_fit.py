@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 def last_step(run: Run) -> int:
     """The step of the newest checkpoint."""
-    found = run.last_checkpoint()
-    return run.standing(found).step if found is not None else -1
+    result = run.last_checkpoint()
+    return run.standing(result).step if result is not None else -1
 
 
 def stopped(run: Run, at: int, corpus: Tones | None = None, **changed: object) -> None:
@@ -100,14 +100,14 @@ def test_bf16_is_refused_where_a_trial_in_another_process_fails(
 
 def test_the_trial_of_bf16_compares_it_with_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow products of bfloat16 are here, one of the two thresholds is above their ratio and one below it."""
-    found = []
+    result = []
     for worth in (0.0, 1e9):
         monkeypatch.setattr(precision, "WORTH", worth)
-        found.append(why_no_bf16.__wrapped__())
-    if "signal" in found[0]:
-        pytest.skip(found[0])
-    assert found[0] == ""
-    assert "times their rate" in found[1]
+        result.append(why_no_bf16.__wrapped__())
+    if "signal" in result[0]:
+        pytest.skip(result[0])
+    assert result[0] == ""
+    assert "times their rate" in result[1]
 
 
 @pytest.mark.parametrize(("setting", "rounded"), [("fp32", False), ("bf16", True)])
@@ -140,14 +140,14 @@ def test_the_ema_counts_optimiser_steps_from_one(tmp_path: Path, monkeypatch: py
 
 def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
     """Without dropout, parts of a batch give the gradient of the whole, but for rounding."""
-    found = []
+    result = []
     for parts in (1, 3):
         config = settings(accumulate=parts, steps=6)
         run = new_run(tmp_path / str(parts), config)
         train(run, config, dropout=0.0)
-        found.append([record["loss"] for record in run.records()])
-    assert found[0] == pytest.approx(found[1], rel=1e-3)
-    assert found[0] != found[1]
+        result.append([record["loss"] for record in run.records()])
+    assert result[0] == pytest.approx(result[1], rel=1e-3)
+    assert result[0] != result[1]
 
 
 def test_a_budget_of_minutes_ends_in_time(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_two_processes_of_which_one_was_killed_resume_exactly(tmp_path: Path) ->
 def test_a_run_resumes_with_as_many_processes(tmp_path: Path) -> None:
     run = new_run(tmp_path / "run", settings())
     train(run, settings())
-    found = run.last_checkpoint()
-    assert found is not None
-    standing = replace(run.standing(found), processes=2)
-    found.rename(run.unfinished)
+    checkpoint = run.last_checkpoint()
+    assert checkpoint is not None
+    standing = replace(run.standing(checkpoint), processes=2)
+    checkpoint.rename(run.unfinished)
     run.finish_checkpoint(standing)
     with pytest.raises(RunError, match="written by 2 processes, this run has 1"):
         train(run, settings())

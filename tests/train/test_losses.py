@@ -46,9 +46,9 @@ def test_erb_bands_cover_the_spectrum_and_none_is_empty(size: int, rate: int) ->
     filters = losses.erb_filters(size, rate)
     assert filters.shape == (losses.BANDS, size // 2 + 1)
     assert torch.allclose(filters.sum(1), torch.ones(losses.BANDS), atol=1e-5)
-    heard = filters.sum(0) > 0
+    covered = filters.sum(0) > 0
     hertz = torch.arange(size // 2 + 1) * rate / size
-    assert bool(heard[hertz >= 50 + rate / size].all())
+    assert bool(covered[hertz >= 50 + rate / size].all())
     peaks = filters.argmax(1)
     assert bool((peaks.diff() >= 0).all())
 
@@ -76,8 +76,8 @@ def test_si_sdr_knows_the_ratio_whatever_the_scale(scale: float, ratio: float) -
     clean, error = clean - clean.mean(), error - error.mean()
     error = error - clean * (error * clean).sum() / clean.square().sum()
     error = error * (clean.norm() / error.norm()) * 10 ** (-ratio / 20)
-    found = -10 * float(losses.negative_si_sdr(scale * (clean + error), clean, RATE))
-    assert found == pytest.approx(ratio, abs=0.02)
+    result = -10 * float(losses.negative_si_sdr(scale * (clean + error), clean, RATE))
+    assert result == pytest.approx(ratio, abs=0.02)
 
 
 def test_ctc_of_a_certain_path_is_nothing_and_long_transcripts_add_nothing() -> None:
@@ -103,9 +103,9 @@ def test_distillation_is_divergence_over_the_frames_both_have() -> None:
 
 
 def test_weights_are_read_and_move() -> None:
-    found = read_weights("smooth_l1:1, erb:0..1", losses.WAVE_LOSSES)
-    assert found == (Weight("smooth_l1", 1, 1), Weight("erb", 0, 1))
-    assert [weight.at(0.25) for weight in found] == [1, 0.25]
+    weights = read_weights("smooth_l1:1, erb:0..1", losses.WAVE_LOSSES)
+    assert weights == (Weight("smooth_l1", 1, 1), Weight("erb", 0, 1))
+    assert [weight.at(0.25) for weight in weights] == [1, 0.25]
     assert read_weights("erb:2.5e-1..0.5", losses.WAVE_LOSSES) == (Weight("erb", 0.25, 0.5),)
 
 
@@ -127,10 +127,10 @@ def test_weights_that_make_no_sense_are_named(text: str, message: str) -> None:
 @pytest.mark.parametrize("name", sorted(RELATIVE_LOSSES))
 def test_relative_losses_are_the_same_at_any_level(name: str) -> None:
     noisy, clean, estimate = noise(2, 1, 4096), noise(2, 1, 4096, seed=1), noise(2, 1, 4096, seed=2)
-    found = [float(RELATIVE_LOSSES[name](*to_unit(g * noisy, g * estimate, g * clean))) for g in (1.0, 0.02)]
-    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=2e-3)
+    result = [float(RELATIVE_LOSSES[name](*to_unit(g * noisy, g * estimate, g * clean))) for g in (1.0, 0.02)]
+    assert result[0] == pytest.approx(result[1], rel=1e-3, abs=2e-3)
     better = float(RELATIVE_LOSSES[name](*to_unit(noisy, clean + 0.1 * noisy, clean)))
-    assert better < found[0]
+    assert better < result[0]
     assert math.isfinite(float(RELATIVE_LOSSES[name](*to_unit(0 * noisy, 0 * noisy, 0 * noisy))))
 
 
@@ -165,11 +165,11 @@ def test_the_heard_loss_weights_low_frequencies_more() -> None:
 
 def _mean_power(x: torch.Tensor) -> float:
     """The mean square of compressed magnitudes: what turning every phase around is measured by."""
-    found = []
+    result = []
     for size in RELATIVE_SIZES:
         spectrum = torch.stft(x[0], size, size // 2, window=torch.hann_window(size), return_complex=True)
-        found.append(float(spectrum.abs().pow(0.6).mean()))
-    return sum(found) / len(found)
+        result.append(float(spectrum.abs().pow(0.6).mean()))
+    return sum(result) / len(result)
 
 
 def test_band_powers_are_those_of_a_full_scale_sine() -> None:
@@ -179,9 +179,9 @@ def test_band_powers_are_those_of_a_full_scale_sine() -> None:
         bin_ = 1000 * size // RATE
         power = torch.zeros(size // 2 + 1)
         power[bin_ - 1 : bin_ + 2] = torch.tensor([0.25, 1.0, 0.25])
-        wanted = losses.erb_filters(size, RATE) @ power
+        expected = losses.erb_filters(size, RATE) @ power
         middle = losses._bands(tone, size, RATE)[0, :, 20]
-        assert float((middle ** (2 / losses.COMPRESSION)).max()) == pytest.approx(float(wanted.max()), rel=0.02)
+        assert float((middle ** (2 / losses.COMPRESSION)).max()) == pytest.approx(float(expected.max()), rel=0.02)
 
 
 @pytest.mark.parametrize(("level", "counts"), [(-91.0, False), (-89.0, True)])
@@ -207,14 +207,14 @@ def test_relative_spectra_have_a_floor() -> None:
 
 def op_by_op(estimate: torch.Tensor, clean: torch.Tensor, size: int, shares: torch.Tensor) -> torch.Tensor:
     """The difference of compressed spectra as its definition has it, by torch's own transform and derivatives."""
-    found = []
+    result = []
     for x in (estimate, clean):
         spectrum = torch.stft(x[:, 0], size, size // 2, window=torch.hann_window(size).to(x), return_complex=True)
         floor = losses.RELATIVE_FLOOR * size / RELATIVE_SIZES[0]
         magnitude = (torch.view_as_real(spectrum).square().sum(-1) + floor).sqrt()
         small = magnitude**losses.COMPRESSION
-        found.append((small, torch.view_as_real(spectrum) * (small / magnitude)[..., None]))
-    (ours, parts), (theirs, others) = found
+        result.append((small, torch.view_as_real(spectrum) * (small / magnitude)[..., None]))
+    (ours, parts), (theirs, others) = result
     each = MAGNITUDE * (ours - theirs).square() + (1 - MAGNITUDE) * (parts - others).square().sum(-1)
     return (each.mean((0, 2)) * shares.to(each)).sum()
 

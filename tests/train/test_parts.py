@@ -79,10 +79,10 @@ def test_a_matrix_is_turned_into_an_orthogonal_one(count: int, rows: int, column
     x = torch.randn(count, rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(rows * columns))
     u, sizes, v = torch.linalg.svd(scale * x, full_matrices=False)
     inside = u.mT @ orthogonal(scale * x) @ v.mT  # diagonal, if the singular vectors stay
-    found = inside.diagonal(dim1=1, dim2=2)
-    torch.testing.assert_close(inside, torch.diag_embed(found), atol=1e-6, rtol=0)
+    result = inside.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(inside, torch.diag_embed(result), atol=1e-6, rtol=0)
     large = sizes > 0.05 * sizes.square().sum(1, keepdim=True).sqrt()
-    assert ((found > 0.6) & (found < 1.3))[large].all()
+    assert ((result > 0.6) & (result < 1.3))[large].all()
 
 
 def test_one_step_of_muon_is_the_formula_for_matrices_and_adamw_for_the_rest() -> None:
@@ -147,9 +147,9 @@ def test_two_processes_share_the_matrices_of_muon(tmp_path: Path) -> None:
     alone = _with_gradients()
     muon(alone, 0.1, 0.02).step()
     for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        result = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         for name, p in alone.state_dict().items():
-            torch.testing.assert_close(found[name], p, atol=1e-5, rtol=1e-5, msg=name)
+            torch.testing.assert_close(result[name], p, atol=1e-5, rtol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -181,15 +181,15 @@ def test_the_optimizers_that_may_be_named_are_there() -> None:
 def test_the_average_follows_as_its_formula_says() -> None:
     net = classifier(TABLE, classes=3)
     average = Average(net, 0.2)
-    wanted = {name: x.clone() for name, x in net.state_dict().items()}
+    expected = {name: x.clone() for name, x in net.state_dict().items()}
     for step in range(1, 4):
         with torch.no_grad():
             for p in net.parameters():
                 p.add_(torch.randn_like(p))
         decay = min(0.2, (1 + step) / (10 + step))  # 2/11, then 0.2
-        wanted = {name: decay * wanted[name] + (1 - decay) * x for name, x in net.state_dict().items()}
+        expected = {name: decay * expected[name] + (1 - decay) * x for name, x in net.state_dict().items()}
         average.update(net, step)
-    assert all(torch.allclose(x, wanted[name], atol=1e-6) for name, x in average.net.state_dict().items())
+    assert all(torch.allclose(x, expected[name], atol=1e-6) for name, x in average.net.state_dict().items())
     with pytest.raises(ValueError, match="below 1"):
         Average(net, 1.0)
 
@@ -252,8 +252,8 @@ def test_the_order_is_the_same_for_any_number_of_processes_and_any_start(ranks: 
 
 
 def test_every_epoch_has_every_example_once_in_an_order_of_its_own() -> None:
-    found = keys(batch=6, steps=10)
-    first, second = [i for e, i in found if e == 0], [i for e, i in found if e == 1]
+    order = keys(batch=6, steps=10)
+    first, second = [i for e, i in order if e == 0], [i for e, i in order if e == 1]
     assert sorted(first) == sorted(second) == list(range(30))
     assert first != second
     assert first != list(range(30))
@@ -290,5 +290,5 @@ def test_a_denoiser_is_judged_by_its_final_losses() -> None:
     batch = {"audio": audio, "clean": clean, "samples": torch.tensor([512, 512])}
     with torch.no_grad():
         total, rows = objective.measure(net, batch)["loss"]
-        wanted = 2 * objective.term("si_sdr", (net(audio).float(),), batch)
-    assert total / rows == pytest.approx(float(wanted), rel=1e-5)
+        expected = 2 * objective.term("si_sdr", (net(audio).float(),), batch)
+    assert total / rows == pytest.approx(float(expected), rel=1e-5)

@@ -35,9 +35,9 @@ def test_the_bands_divide_the_spectrum_and_share_every_bin_once() -> None:
 
 
 def test_a_copy_is_not_disturbed_and_more_noise_disturbs_more(speech: torch.Tensor) -> None:
-    found = [float(perceptual(speech + gain * noise(), speech)) for gain in (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)]
-    assert found[0] < 0.01
-    assert all(b > a + 0.02 for a, b in pairwise(found))
+    result = [float(perceptual(speech + gain * noise(), speech)) for gain in (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)]
+    assert result[0] < 0.01
+    assert all(b > a + 0.02 for a, b in pairwise(result))
 
 
 def test_what_is_added_costs_more_than_what_is_missing(speech: torch.Tensor) -> None:
@@ -68,7 +68,7 @@ def test_it_follows_pesq(speech: torch.Tensor) -> None:
     pesq = pytest.importorskip("pesq").pesq
     degraded = [speech + 10 ** (-snr / 20) * noise() for snr in (0, 5, 10, 15, 20, 30)]
     degraded += [speech.clamp(-top, top) for top in (0.3, 1.0)]
-    wanted = [pesq(16_000, speech[0, 0].numpy(), x[0, 0].numpy(), "wb") for x in degraded]
-    found = [-float(perceptual(x, speech)) for x in degraded]
-    ranks = [np.argsort(np.argsort(x)) for x in (wanted, found)]
+    expected = [pesq(16_000, speech[0, 0].numpy(), x[0, 0].numpy(), "wb") for x in degraded]
+    actual = [-float(perceptual(x, speech)) for x in degraded]
+    ranks = [np.argsort(np.argsort(x)) for x in (expected, actual)]
     assert np.corrcoef(*ranks)[0, 1] > 0.9

@@ -211,8 +211,8 @@ def test_out_is_an_empty_folder_and_a_start_that_fails_leaves_nothing(
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
 def test_a_fifo_in_the_data_does_not_block(words: Path) -> None:
     os.mkfifo(words / "yes" / "pipe_nohash_0.wav")
-    found = open_corpus(words)
-    assert not any("pipe" in clip.id for clip in found)
+    corpus = open_corpus(words)
+    assert not any("pipe" in clip.id for clip in corpus)
 
 
 @pytest.mark.parametrize("name", ["config.json", "data.json", "clips.json", "log.jsonl"])
@@ -237,8 +237,8 @@ def test_damaged_files_of_a_run_are_errors_of_one_line(
 
 
 def test_fingerprints_see_labels_lengths_and_content(words: Path) -> None:
-    found = open_corpus(words)
-    first = fingerprints([found])
+    corpus = open_corpus(words)
+    first = fingerprints([corpus])
     assert first == fingerprints([open_corpus(words)])
     assert not Changes.between(first, first)
     assert len(set(first.values())) == len(first)

@@ -50,10 +50,10 @@ def test_columns_are_put_where_the_head_has_them(tmp_path: Path) -> None:
     teacher = Wav2Vec2(save_teacher(tmp_path / "own", shuffled))
     plain = Wav2Vec2(save_teacher(tmp_path / "plain", TORCHAUDIO, vocabulary=False))
     audio = torch.randn(1, 1, 8000)
-    found, raw = teacher(audio), teacher.model((audio[:, 0] - audio.mean()) / audio.std(correction=0)).logits
-    assert found.shape == (1, 32, 8000 // FRAME - 1)
+    result, raw = teacher(audio), teacher.model((audio[:, 0] - audio.mean()) / audio.std(correction=0)).logits
+    assert result.shape == (1, 32, 8000 // FRAME - 1)
     for k, name in enumerate(CHARACTERS):
-        torch.testing.assert_close(found[0, k], raw[0, :, shuffled.index(name)], atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(result[0, k], raw[0, :, shuffled.index(name)], atol=1e-4, rtol=1e-3)
     absent = [CHARACTERS.index(name) for name in ("<s>", "</s>", "<unk>")]
     assert plain(audio).softmax(1)[:, absent].max() < 1e-7
 

@@ -27,14 +27,14 @@ class Copies(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.copies: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         moves = func.overloadpacket.__name__ in ("_to_copy", "copy_")
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and (x.dim() or moves)]
-        if len({x.device for x in (*given, *tree_leaves(out)) if isinstance(x, Tensor)}) > 1:
-            self.found.append(str(func))
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and (x.dim() or moves)]
+        if len({x.device for x in (*tensors, *tree_leaves(out)) if isinstance(x, Tensor)}) > 1:
+            self.copies.append(str(func))
         return out
 
 
@@ -81,7 +81,7 @@ def test_a_step_neither_reads_nor_copies(name: str) -> None:
             objective(batch, progress)["loss"].backward()
             nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
             optimizer.step()
-        copies.append(seen.found)
+        copies.append(seen.copies)
     assert copies[1] == []
 
 
@@ -89,6 +89,6 @@ def test_copies_and_readings_would_be_seen() -> None:
     x = torch.ones(3, device="meta")
     with Copies() as seen:
         x * torch.ones(3).to(x)
-    assert seen.found == ["aten._to_copy.default"]
+    assert seen.copies == ["aten._to_copy.default"]
     with pytest.raises((RuntimeError, NotImplementedError)):
         float(x.sum())

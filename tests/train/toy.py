@@ -45,8 +45,8 @@ class Tones:
 
 def settings(**changed: Any) -> Training:
     """A run of a few steps, every one logged."""
-    given: dict[str, Any] = {"steps": 12, "batch": 6, "lr": 0.01, "decay": 0.01, "workers": 0, "log_every": 1}
-    return Training(**(given | {"validations": 2} | changed))
+    settings: dict[str, Any] = {"steps": 12, "batch": 6, "lr": 0.01, "decay": 0.01, "workers": 0, "log_every": 1}
+    return Training(**(settings | {"validations": 2} | changed))
 
 
 def train(run: Run, config: Training, corpus: Tones | None = None, dropout: float = 0.1) -> Any:

@@ -53,19 +53,19 @@ class Faults:
         if on_fault not in ("skip", "fail"):
             raise ValueError(f"on_fault is 'skip' or 'fail', not {on_fault!r}")
         self.on_fault = on_fault
-        self.found: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
 
     def add(self, error: AudioError) -> None:
         """Record a fault, once per file."""
         if self.on_fault == "fail":
             raise error
-        self.found.setdefault(str(error.path), error.reason)
+        self.reasons.setdefault(str(error.path), error.reason)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.reasons)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self.found.items())
+        return iter(self.reasons.items())
 
     def __str__(self) -> str:
         lines = [f"{name}: {why}" for name, why in self]
@@ -504,7 +504,7 @@ def _decode(corpus: Corpus, facts: dict[str, Any]) -> Iterator[NDArray[np.int16]
 
 def _from_cache(corpus: Corpus, sound: Path, facts: dict[str, Any]) -> Corpus:
     faults = Faults(corpus.faults.on_fault)
-    for name, why in {**corpus.faults.found, **facts["faults"]}.items():
+    for name, why in {**corpus.faults.reasons, **facts["faults"]}.items():
         faults.add(AudioError(why, name))
     clips, start = [], 0
     for clip, frames in zip(corpus, facts["frames"], strict=True):

@@ -299,7 +299,7 @@ def open_index(
     """Return the index of one split of a folder, from the cache, or built now by as many processes as there are cores.
 
     Texts that resemble one of ``held_out`` by more than ``limit`` (``without_leaks``) are in no row. What is cached is
-    found again while ``transcripts.txt`` is unchanged; other held-out texts, limits and lengths reuse the measured
+    reused while ``transcripts.txt`` is unchanged; other held-out texts, limits and lengths reuse the measured
     lengths. ``measure`` replaces reading the headers of the audio files.
     """
     root = Path(folder) / split

@@ -103,7 +103,7 @@ def open_corpus(
     if layout == "pack":
         packed = [open_pack(path, cache, splits, kinds, on_fault) for path in packs(root)]
         for corpus in packed:
-            faults.found |= corpus.faults.found
+            faults.reasons |= corpus.faults.reasons
         clips = [clip for corpus in packed for clip in corpus]
     else:
         clips = list(KNOWN[layout][1](root, faults))

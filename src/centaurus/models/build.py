@@ -136,11 +136,11 @@ def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0)
 
 def changed(table: SomeTable, states: int | None, **sizes: int | None) -> SomeTable:
     """Return a table with this many states in every row, and with these sizes; ``None`` leaves one unchanged."""
-    given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    changes: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
     if states is not None:
         rows = {f.name: getattr(table, f.name) for f in fields(table) if f.type == "tuple[Row, ...]"}
-        given |= {name: tuple(replace(row, states=states) for row in stack) for name, stack in rows.items()}
-    return replace(table, **given)
+        changes |= {name: tuple(replace(row, states=states) for row in stack) for name, stack in rows.items()}
+    return replace(table, **changes)
 
 
 def lookup(tables: Mapping[str, T], name: str, task: str) -> T:

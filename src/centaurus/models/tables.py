@@ -90,7 +90,7 @@ class SpectralTable:
 
     Frames of ``analysis`` samples every ``hop``; magnitudes over a level of ``release`` frames (from bin ``lowest`` on)
     to the power ``power``. Each row is a state-space layer and, with ``expansion``, an FFN that much wider.
-    With ``taps`` above 1 the lowest ``low`` bins are filtered over so many frames instead of multiplied alone.
+    With ``taps`` above 1 the lowest ``low`` bins are filtered over this many frames instead of multiplied alone.
     """
 
     blocks: tuple[Row, ...]

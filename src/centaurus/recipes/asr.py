@@ -109,7 +109,7 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in corpora), "leaks_removed": leaks}
     notes |= {"too_long": train.discarded}
     used = (*(corpus for corpus, _ in corpora if isinstance(corpus, Corpus)), spoken.split("val"))
-    faults = {**opened.faults.found, **spoken.faults.found}
+    faults = {**opened.faults.reasons, **spoken.faults.reasons}
     return Prepared(objective, Data(taught, check), notes, used, faults)
 
 
@@ -212,7 +212,7 @@ SPOTTER = CLASSIFIERS["kws-mel"]
 assert isinstance(SPOTTER, SpotterTable)
 DEEPER = replace(SPOTTER, blocks=(*SPOTTER.blocks[:-1], replace(SPOTTER.blocks[-1], times=7)), expansion=1.5)
 # The spotter's blocks on raw samples, as for letters, but a frame of the head is 32 ms.
-HEARD = replace(SPELT, head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)))
+RAW = replace(SPELT, head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)))
 # The recogniser's rows, narrow: 20 ms a frame of the backbone, 40 ms a frame of the head.
 NARROW = RecognizerTable(
     backbone=(
@@ -227,7 +227,7 @@ NARROW = RecognizerTable(
 )
 COMMAND_TABLES: dict[str, RecognizerTable | SpotterTable] = {
     "commands": DEEPER,
-    "raw": HEARD,
+    "raw": RAW,
     "letters": SPELT,
     "narrow": NARROW,
     **RECOGNIZERS,
@@ -282,7 +282,7 @@ def prepare_commands(settings: CommandSettings, folder: Path) -> Prepared:
     tune_blocks(net, settings.tuned, settings.rate)
     notes = {"layout": corpus.name, "words": list(words.values("word")), "tokens": len(tokens.names)}
     notes |= {"word_hours": hours(words), "noise_hours": hours(noise), "val_examples": check.size()}
-    faults = {**corpus.faults.found, **words.faults.found, **noise.faults.found}
+    faults = {**corpus.faults.reasons, **words.faults.reasons, **noise.faults.reasons}
     corpora = (words, noise) if speech is None else (words, noise, speech)
     return Prepared(Recognise(net, settings.losses), Data(train, check), notes, corpora, faults)
 

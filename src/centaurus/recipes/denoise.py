@@ -114,7 +114,7 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
         "train_examples": train.size(),
     }
     notes |= {"val_examples": check.size(), **{f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}}
-    faults = {**corpus.faults.found, **sounds.faults.found}
+    faults = {**corpus.faults.reasons, **sounds.faults.reasons}
     return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, (sounds,), faults)
 
 

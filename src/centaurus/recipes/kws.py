@@ -109,7 +109,7 @@ def prepare(settings: KeywordSettings, folder: Path) -> Prepared:
     )  # fmt: skip
     notes = {"layout": corpus.name, "classes": list(train.classes), "train_examples": train.size()}
     notes |= {"val_examples": check.size(), "word_hours": hours(words), "noise_hours": hours(noise)}
-    faults = {**corpus.faults.found, **words.faults.found, **noise.faults.found}
+    faults = {**corpus.faults.reasons, **words.faults.reasons, **noise.faults.reasons}
     teacher = answers_of(settings.teacher, train.classes) if settings.teacher else None
     objective = Classify(network(settings, train.classes), settings.losses, settings.smoothing, teacher)
     corpora = (words, noise) if speech is None else (words, noise, speech)

@@ -117,7 +117,7 @@ def prepare(settings: WakeSettings, folder: Path) -> Prepared:
         return Streams(own[0], classes, net.hop, own[1], own[2], Streaming(), count, fixed)
 
     notes: dict[str, Any] = {"phrases": len(phrases), "speech_hours": hours(speech), "noise_hours": hours(noise)}
-    faults = {**phrases.faults.found, **speech.faults.found, **noise.faults.found}
+    faults = {**phrases.faults.reasons, **speech.faults.reasons, **noise.faults.reasons}
     data = Data(streams("train", 20 * len(phrases), None), streams("val", 200, 0))
     return Prepared(Spot(net, settings.negatives), data, notes, (phrases, speech, noise), faults)
 

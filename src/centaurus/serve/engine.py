@@ -139,7 +139,7 @@ class Lane:
         self.frames: deque[Samples] = deque()
         self._engine = engine
         self._rest: Samples = np.zeros((len(rows), 0), np.float32)
-        self._samples = self._given = 0  # samples taken, frames given back
+        self._samples = self._returned = 0  # samples taken, frames returned
         self._seconds = self.settings.chunk / self.settings.rate
         self._due = time.perf_counter()  # when the next chunk would come in real time
 
@@ -156,7 +156,7 @@ class Lane:
 
     def flush(self) -> Samples:
         """Step until all queued samples are processed, padded with zeros, and return the last frames."""
-        missing = self.settings.frames(self._samples) - self._given
+        missing = self.settings.frames(self._samples) - self._returned
         if self._rest.shape[1]:
             silence = -self._rest.shape[1] % self.settings.chunk
             self._put(np.zeros((len(self.rows), silence), np.float32), counted=False)
@@ -191,7 +191,7 @@ class Lane:
             self.frames.clear()
         else:
             frames = np.zeros((len(self.rows), self.settings.features, 0), np.float32)
-        self._given += frames.shape[-1]
+        self._returned += frames.shape[-1]
         return frames
 
     def _shaped(self, frames: Samples, single: bool) -> Samples:

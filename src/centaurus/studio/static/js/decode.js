@@ -37,25 +37,25 @@ export class Spotting {
     this.peak = 0;
   }
 
-  // { scores: of the keywords, smoothed; found: a keyword to report, or null }
+  // { scores: of the keywords, smoothed; keyword: to report, or null }
   push(logits) {
     const frames = Math.max(1, round(this.window / this.seconds));
     this.past.push(softmax(logits));
     if (this.past.length > frames) this.past.splice(0, this.past.length - frames);
     const scores = this.keywords.map((k) => this.past.reduce((sum, p) => sum + p[k], 0) / this.past.length);
     scores.forEach((score, k) => (this.armed[k] ||= score < RELEASE * this.threshold));
-    const found = this.look(scores);
+    const keyword = this.look(scores);
     this.frame += 1;
-    return { scores, found };
+    return { scores, keyword };
   }
 
   look(scores) {
-    let found = null;
+    let keyword = null;
     if (this.rising >= 0) {
       const score = scores[this.rising];
       const patience = Math.max(1, round(PATIENCE / this.seconds));
       if (score >= this.peak && this.frame - this.began < patience) this.peak = score;
-      else found = this.report();
+      else keyword = this.report();
     }
     const leader = scores.indexOf(Math.max(...scores));
     const free = this.rising < 0 && this.frame >= this.quietUntil;
@@ -65,7 +65,7 @@ export class Spotting {
       this.peak = scores[leader];
       this.armed[leader] = false;
     }
-    return found;
+    return keyword;
   }
 
   report() {

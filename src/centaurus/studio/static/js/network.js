@@ -26,6 +26,22 @@ export class Network {
     this.reset = e.init;
     this.settings = readSettings(e);
   }
+
+  // Runs a step for every hop that is complete, `fill` samples of which wait already; `emit` gets each output. Returns
+  // how many samples wait then.
+  feed(x, fill, emit) {
+    for (let at = 0; at < x.length; ) {
+      const count = Math.min(this.hop - fill, x.length - at);
+      this.input.set(x.subarray(at, at + count), fill);
+      fill += count;
+      at += count;
+      if (fill < this.hop) break;
+      this.step();
+      fill = 0;
+      emit(this.output);
+    }
+    return fill;
+  }
 }
 
 function readSettings(e) {

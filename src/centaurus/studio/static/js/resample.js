@@ -22,7 +22,7 @@ export class Resampler {
     this.line = new Float32Array(this.half); // zeros before the beginning
     this.first = -this.half; // input position of line[0]
     this.taken = 0;
-    this.given = 0;
+    this.returned = 0;
   }
 
   // The number of input samples that output k needs.
@@ -33,7 +33,7 @@ export class Resampler {
   process(x) {
     this.taken += x.length;
     if (this.identity) {
-      this.given += x.length;
+      this.returned += x.length;
       return x;
     }
     const line = new Float32Array(this.line.length + x.length);
@@ -46,7 +46,7 @@ export class Resampler {
   flush() {
     const total = Math.ceil((this.taken * this.up) / this.down);
     let last = new Float32Array(0);
-    if (!this.identity && total > this.given) {
+    if (!this.identity && total > this.returned) {
       const line = new Float32Array(this.line.length + this.half + 1);
       line.set(this.line);
       this.line = line;
@@ -57,11 +57,11 @@ export class Resampler {
   }
 
   make(until) {
-    const count = Math.max(0, until - this.given);
+    const count = Math.max(0, until - this.returned);
     const out = new Float32Array(count);
     const width = 2 * this.half + 1;
     for (let k = 0; k < count; k++) {
-      const position = (this.given + k) * this.down;
+      const position = (this.returned + k) * this.down;
       const whole = Math.floor(position / this.up);
       const taps = this.phases[position - whole * this.up];
       const start = whole - this.half - this.first;
@@ -69,8 +69,8 @@ export class Resampler {
       for (let n = 0; n < width; n++) sum += taps[n] * this.line[start + n];
       out[k] = sum;
     }
-    this.given += count;
-    const keep = Math.floor((this.given * this.down) / this.up) - this.half;
+    this.returned += count;
+    const keep = Math.floor((this.returned * this.down) / this.up) - this.half;
     if (keep > this.first) {
       this.line = this.line.slice(Math.min(keep - this.first, this.line.length));
       this.first = keep;

@@ -10,7 +10,7 @@ export class CleanStream {
     network.reset();
     this.fill = 0;
     this.taken = 0;
-    this.given = 0;
+    this.returned = 0;
     this.late = network.delay; // samples at the beginning that precede the input
   }
 
@@ -33,7 +33,7 @@ export class CleanStream {
   }
 
   flush() {
-    const due = this.taken - this.given;
+    const due = this.taken - this.returned;
     const steps = Math.ceil((due + this.late) / this.network.hop) + 1;
     const taken = this.taken;
     const tail = this.process(new Float32Array(steps * this.network.hop));
@@ -44,7 +44,7 @@ export class CleanStream {
   aligned(y) {
     const skip = Math.min(this.late, y.length);
     this.late -= skip;
-    this.given += y.length - skip;
+    this.returned += y.length - skip;
     return skip ? y.subarray(skip) : y;
   }
 }
@@ -107,17 +107,17 @@ function shortage(network, rate, block) {
   let ready = 0;
   let waiting = -network.delay;
   let worst = 0;
-  for (let given = 0; taken < 4 * rate; ) {
+  for (let returned = 0; taken < 4 * rate; ) {
     taken += block;
     ready += into.process(silence).length;
     const steps = Math.floor(ready / network.hop) * network.hop;
     ready -= steps;
     waiting += steps;
     if (waiting > 0) {
-      given += back.process(new Float32Array(waiting)).length;
+      returned += back.process(new Float32Array(waiting)).length;
       waiting = 0;
     }
-    worst = Math.max(worst, taken - given);
+    worst = Math.max(worst, taken - returned);
   }
   return worst;
 }

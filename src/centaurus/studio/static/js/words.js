@@ -76,8 +76,8 @@ class Decoders {
   }
 
   spot(name, spotting, frame) {
-    const { scores, found } = spotting.push(frame);
-    if (found) showKeyword(found);
+    const { scores, keyword } = spotting.push(frame);
+    if (keyword) showKeyword(keyword);
     if (name !== this.keyword) return;
     this.curves.push(scores, spotting.threshold);
     showAwake(spotting.frame * this.seconds);
@@ -305,13 +305,13 @@ class FileJob {
       meter.push(x);
       const last = at + piece >= source.frames;
       for (const line of lines) {
-        hear(line, line.resampler.process(x));
-        if (last) hear(line, line.resampler.flush());
+        feed(line, line.resampler.process(x));
+        if (last) feed(line, line.resampler.flush());
       }
       await new Promise((resolve) => setTimeout(resolve, 0));
     }
     if (this.ended) return;
-    for (const line of lines) if (line.fill) hear(line, new Float32Array(line.network.hop - line.fill));
+    for (const line of lines) if (line.fill) feed(line, new Float32Array(line.network.hop - line.fill));
     decoders.flush();
     job = null;
     byId("stop").hidden = true;
@@ -323,19 +323,8 @@ class FileJob {
   }
 }
 
-function hear(line, x) {
-  const { network } = line;
-  for (let at = 0; at < x.length; ) {
-    const count = Math.min(network.hop - line.fill, x.length - at);
-    network.input.set(x.subarray(at, at + count), line.fill);
-    line.fill += count;
-    at += count;
-    if (line.fill === network.hop) {
-      network.step();
-      line.fill = 0;
-      decoders.push(line.name, network.output);
-    }
-  }
+function feed(line, x) {
+  line.fill = line.network.feed(x, line.fill, (output) => decoders.push(line.name, output));
 }
 
 async function start(next) {

@@ -50,12 +50,12 @@ class DenoiserProcessor extends AudioWorkletProcessor {
     super();
     this.network = new Network(processorOptions.bytes);
     this.share = this.target = processorOptions.share;
-    this.heard = this.heardTarget = processorOptions.bypass ? 0 : 1;
+    this.processed = this.processedTarget = processorOptions.bypass ? 0 : 1;
     this.load = new Load((message) => this.port.postMessage(message));
     this.stopped = false;
     this.port.onmessage = ({ data }) => {
       if (data.kind === "amount") this.target = data.share;
-      if (data.kind === "listen") this.heardTarget = data.bypass ? 0 : 1;
+      if (data.kind === "listen") this.processedTarget = data.bypass ? 0 : 1;
       if (data.kind === "stop") {
         this.send();
         this.port.postMessage({ kind: "stopped" });
@@ -89,9 +89,9 @@ class DenoiserProcessor extends AudioWorkletProcessor {
     const { sent, wet, dry, fade } = this;
     for (let k = 0; k < out.length; k++) {
       this.share = towards(this.share, this.target, fade);
-      this.heard = towards(this.heard, this.heardTarget, fade);
+      this.processed = towards(this.processed, this.processedTarget, fade);
       const mixed = dry[k] + this.share * (wet[k] - dry[k]);
-      out[k] = dry[k] + this.heard * (mixed - dry[k]);
+      out[k] = dry[k] + this.processed * (mixed - dry[k]);
       sent.dry[sent.fill + k] = dry[k];
       sent.wet[sent.fill + k] = mixed;
     }
@@ -129,25 +129,16 @@ class ListenerProcessor extends AudioWorkletProcessor {
     if (this.stopped) return false;
     this.silence ??= new Float32Array(outputs[0][0].length);
     const x = mono(inputs[0], this.silence);
-    this.load.run(() => this.networks.forEach((entry) => this.hear(entry, x)), x.length);
+    this.load.run(() => this.networks.forEach((entry) => this.feed(entry, x)), x.length);
     this.measure(x);
     return true;
   }
 
-  hear(entry, x) {
+  feed(entry, x) {
     const { network, name } = entry;
-    const y = entry.resampler.process(x);
-    for (let at = 0; at < y.length; ) {
-      const count = Math.min(network.hop - entry.fill, y.length - at);
-      network.input.set(y.subarray(at, at + count), entry.fill);
-      entry.fill += count;
-      at += count;
-      if (entry.fill === network.hop) {
-        network.step();
-        entry.fill = 0;
-        this.port.postMessage({ kind: "logits", name, logits: network.output.slice() });
-      }
-    }
+    entry.fill = network.feed(entry.resampler.process(x), entry.fill, (output) => {
+      this.port.postMessage({ kind: "logits", name, logits: output.slice() });
+    });
   }
 
   measure(x) {
