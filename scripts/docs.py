@@ -1,7 +1,7 @@
 """Regenerate what the documentation takes from elsewhere: ``python scripts/docs.py`` (or ``make docs``).
 
-The file tree of docs/architecture.md has a line for each file, the first of its docstring. A figure stands between two
-comments that say which JSON file it is from, so that no page can contradict another:
+The file tree of docs/architecture.md has a line for each file, the first of its docstring. A figure is enclosed in two
+comments that name its JSON file, so that no page can contradict another:
 
     <!--figure models/kws-30-raw.json accuracy.0 {:.1%}-->93.9%<!--/figure-->
 

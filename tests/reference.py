@@ -112,7 +112,7 @@ def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest difference between two lists of tensors, each against the largest wanted value of its own tensor.
 
     A tensor a thousand times smaller than the largest of the list is measured against a thousandth of that one.
-    Infinite for a wrong shape or a value that is no number.
+    Infinite for a wrong shape or NaN.
     """
     assert len(actual) == len(expected)
     floor = 1e-3 * max(float(w.detach().abs().max()) for w in expected)

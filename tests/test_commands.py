@@ -140,7 +140,7 @@ def on_a_terminal(arguments: list[str]) -> tuple[int, list[str]]:
 
 
 def read_all(file: int, into: bytearray) -> None:
-    """Read a terminal until nobody writes to it any more."""
+    """Read a terminal until it has no writer any more."""
     while True:
         try:
             data = os.read(file, 1 << 16)

@@ -122,7 +122,7 @@ def test_a_wav_shorter_than_its_header_says_is_known_as_truncated(tmp_path: Path
     data = (tmp_path / "a.wav").read_bytes()
     (tmp_path / "b.wav").write_bytes(data[: len(data) // 2])
     assert audio.info(tmp_path / "b.wav").truncated
-    # A program that writes to a pipe does not know the length: the largest size is no damage.
+    # A program that writes to a pipe does not know the length: the largest size is not damage.
     streamed = bytearray(data)
     at = data.index(b"data") + 4
     streamed[at : at + 4] = b"\xff\xff\xff\xff"

@@ -19,7 +19,7 @@ def test_streaming_equals_offline(a: int, b: int, channels: int, sizes: list[int
     if flat and channels == 1:
         x = x[0]
     stream = audio.Resampler(a, b, channels)
-    for _ in range(2):  # flush starts anew
+    for _ in range(2):  # flush resets the state
         cuts = np.cumsum(sizes)[:-1] if sizes else []
         pieces = [stream.process(piece) for piece in np.split(x, cuts, axis=-1)]
         got = np.concatenate([*pieces, stream.flush()], axis=-1)

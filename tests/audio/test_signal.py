@@ -1,4 +1,4 @@
-"""Spectra and back, responses, masks, and other ways to have said the same."""
+"""Spectra and back, responses, masks, and equivalent formulations."""
 
 from __future__ import annotations
 

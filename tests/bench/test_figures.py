@@ -1,4 +1,4 @@
-"""The figures train their cells once, go on where they were, and say what was found."""
+"""The figures train their cells once, continue where they were, and report their results."""
 
 from __future__ import annotations
 

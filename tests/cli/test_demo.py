@@ -80,7 +80,7 @@ def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_the_shipped_recogniser_transcribes_the_clip(capsys: pytest.CaptureFixture[str]) -> None:
-    """A voice of formulas that no training heard, clean: most words, where they are."""
+    """A synthetic voice that was not trained on, clean: most words, at their times."""
     assets = Path(str(files("centaurus") / "assets"))
     said = json.loads((assets / "demo.json").read_text())["words"]
     words = run(capsys, "transcribe", str(assets / "demo.clean.flac"), "--format", "json").json()["words"]

@@ -162,7 +162,7 @@ def damaged(path: Path, how: str) -> None:
     if how == "missing":
         return
     if how == "text":
-        path.write_text("this is no sound at all, just a few words", encoding="utf-8")
+        path.write_text("this is not audio at all, just a few words", encoding="utf-8")
     elif how == "empty":
         path.write_bytes(b"")
     elif how == "not finite":

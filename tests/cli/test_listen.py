@@ -108,16 +108,16 @@ def test_faults(words: list[str], code: int, cli: Cli) -> None:
 
 
 class FakeStream:
-    """A microphone that hears a second; then the listener presses Ctrl-C."""
+    """A microphone that records a second; then the user presses Ctrl-C."""
 
     def __init__(self, samplerate: int, callback: Any, blocksize: int, **rest: Any) -> None:
         self.callback, self.size = callback, blocksize
-        self.heard = bursts(1).reshape(-1, 1)
+        self.recorded = bursts(1).reshape(-1, 1)
         assert (samplerate, rest["channels"], rest["dtype"]) == (16_000, 1, "float32")
 
     def __enter__(self) -> None:
-        for k in range(0, len(self.heard), self.size):
-            self.callback(self.heard[k : k + self.size], self.size, None, 0)
+        for k in range(0, len(self.recorded), self.size):
+            self.callback(self.recorded[k : k + self.size], self.size, None, 0)
         self.callback(Interrupt(), 0, None, 0)
 
     def __exit__(self, *error: object) -> None:

@@ -36,7 +36,7 @@ def test_accuracy_counts_what_a_model_says(tmp_path: Path) -> None:
     data = corpora.speech_commands(tmp_path / "data", ("yes", "no", "up"), clips=20, speakers=20)
     always = engine("classifier", lambda x: np.array([[0.0, 0, 0], [0, 0, 3]]), classes=WORDS)
     report = ev.evaluate(always, data)
-    assert report.figures == {"accuracy": 0.5}  # "up" is no class and there is no background
+    assert report.figures == {"accuracy": 0.5}  # "up" is not a class and there is no background
     assert [(g["class"], g["clips"], g["recall"]) for g in report.groups] == [("yes", 4, 0.0), ("no", 4, 1.0)]
     with_background = engine("classifier", lambda x: np.array([[0.0], [0], [1]]), classes=(*WORDS, "background"))
     assert ev.evaluate(with_background, data, "val").figures == {"accuracy": pytest.approx(1 / 3)}

@@ -15,7 +15,7 @@ Lowered = Callable[[Graph, Signal], Signal]
 
 
 def run_pieces(lowered: Lowered, u: NDArray[np.float64], frames: int) -> NDArray[np.float64]:
-    """A signal (batch, channels, time) through nodes made for pieces of so many frames, from zero states."""
+    """A signal (batch, channels, time) through nodes made for pieces of this many frames, from zero states."""
     batch, channels, length = u.shape
     g = Graph()
     audio = g.transpose(g.reshape("audio", channels, frames, 1), 0, 3, 2, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 EXTREME = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**64 - 1)
-HEAD = 256  # most of what can go wrong stands near the beginning
+HEAD = 256  # most of what can go wrong is near the beginning
 
 
 def mutate(data: bytes, seed: int) -> bytes:

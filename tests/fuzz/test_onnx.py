@@ -67,7 +67,7 @@ def split(data: bytes) -> list[tuple[int, bytes | int]] | None:
 
 
 def joined(fields: list[tuple[int, bytes | int]], rng: np.random.Generator, odd: float) -> bytes:
-    """The fields as a message; with probability ``odd`` tags and lengths are written in a way that nobody writes."""
+    """The fields as a message; with probability ``odd`` tags and lengths are encoded as no writer encodes them."""
     out = b""
     for tag, value in fields:
         strange = rng.random() < odd

@@ -92,7 +92,7 @@ def test_toeplitz(rows: int, columns: int, taps: int, lag: int) -> None:
 @few
 @given(st.integers(1, 12), st.integers(0, 9))
 def test_the_tables_of_a_chunk_are_the_recurrence(chunk: int, seed: int) -> None:
-    """One chunk from a random state: what is heard inside it, what it leaves, and what the state adds."""
+    """One chunk from a random state: its output, the state it leaves, and what the state adds."""
     weight, log_a = modes_of(3, seed=seed)
     local, into, out_of, decay = chunk_tables(weight, "n", log_a, "n", "n", "", chunk)
     u = torch.randn(chunk, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The network of the keyword recipe: its window, and blocks that start tuned to what they hear."""
+"""The network of the keyword recipe: its window, and blocks that start tuned to their band."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from centaurus.ssm import SSM
 from centaurus.train.objectives import Classify
 
 
-def test_tuned_blocks_hear_their_band_and_the_others_start_as_the_paper_says() -> None:
+def test_tuned_blocks_cover_their_band_and_the_others_start_as_the_paper_says() -> None:
     settings = replace(configure(), network="kws-hybrid-2", tuned=2)
     torch.manual_seed(0)
     blocks = [block for block in network(settings, ["a", "b"]).modules() if isinstance(block, Block)]

@@ -31,7 +31,7 @@ class FakeSettings:
 
 
 class Echo:
-    """A session that waits for whole chunks like a network, and gives back half of what it heard."""
+    """A session that waits for whole chunks like a network, and returns half of its input."""
 
     settings = FakeSettings()
 
@@ -80,7 +80,7 @@ def test_every_sample_keeps_its_place_at_any_rate(rate: int) -> None:
 
 
 def late(monkeypatch: pytest.MonkeyPatch, delay: int) -> None:
-    """Sessions that answer half of what they heard, ``delay`` samples late."""
+    """Sessions that return half of their input, ``delay`` samples late."""
 
     class Late(Echo):
         settings = FakeSettings(latency=256 + delay, delay=delay)

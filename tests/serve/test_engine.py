@@ -62,7 +62,7 @@ def test_simultaneous_streams_share_a_step_and_a_single_one_does_not_wait() -> N
         chunk = np.zeros((1, engine.session.settings.chunk), np.float32)
         lanes[0].process(chunk)
         await asyncio.sleep(0)
-        assert steps == [1], "a lone stream waits for nobody"
+        assert steps == [1], "a single stream does not wait for others"
         lanes[0].process(chunk)
         lanes[1].process(chunk)
         await asyncio.sleep(0)

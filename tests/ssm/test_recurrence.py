@@ -15,7 +15,7 @@ from tests.ssm.layers import RULES, TIGHT, TOPOLOGIES, few, noise, random_ssm
 
 
 def pieces(data: st.DataObject, length: int) -> list[int]:
-    """A way to cut a signal: some pieces of one sample, some long."""
+    """A split of a signal: some pieces of one sample, some long."""
     cuts = data.draw(st.sets(st.integers(1, length), max_size=5), label="cuts")
     ends = sorted({*cuts, *(c - 1 for c in cuts if c > 1), length})
     return [b - a for a, b in zip([0, *ends], ends, strict=False)]

@@ -78,7 +78,7 @@ def test_few_states_are_one_group_each() -> None:
 
 @pytest.mark.parametrize("topology", ["full", "separable", "depthwise"])
 def test_one_channel_spreads_over_the_states(topology: str) -> None:
-    """Else a block of one channel would hear below 120 Hz only."""
+    """Else a block of one channel would respond below 120 Hz only."""
     torch.testing.assert_close(steps(SSM(topology, 1, 1, states=16)), geometric(16)[None])
 
 

@@ -129,7 +129,7 @@ def test_bf16_rounds_the_products_of_muon_too(
 
 
 def test_the_ema_counts_optimiser_steps_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its decay grows with the step: one that starts at zero or stands still remembers the random start for longer."""
+    """Its decay grows with the step: one that starts at zero or is constant remembers the random start longer."""
     steps: list[int] = []
     update = Average.update
     monkeypatch.setattr(Average, "update", lambda self, net, step: (steps.append(step), update(self, net, step))[1])

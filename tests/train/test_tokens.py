@@ -100,7 +100,7 @@ def test_every_trained_parameter_gets_a_gradient(weights: str) -> None:
 
 
 class FakeModel(torch.nn.Module):
-    """Stands where transformers' model would: one frame fewer than samples / 320."""
+    """Stands in for transformers' model: one frame fewer than samples / 320."""
 
     config = types.SimpleNamespace(vocab_size=len(CHARACTERS))
 

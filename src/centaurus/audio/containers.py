@@ -2,7 +2,7 @@
 
 MP3 without a Xing header, joined files, chained Ogg, and FLAC and WAV of unknown or wrong length are decoded in parts:
 byte ranges of the file, with a header in front that gives the length. Of what ffmpeg decodes (MP4, Matroska, AVI, ASF,
-ADTS), only truncation is looked for: ffmpeg decodes the rest without an error.
+ADTS), only truncation is checked: ffmpeg decodes the rest without an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BIT_RATES = {
 SAMPLE_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 WIDE_FRAME = {1: 9, 2: 12}  # index of 128 kbit/s: such a frame has room for a Xing header at every sample rate
 RESYNC = 1 << 16  # bytes of garbage between two MPEG frames that are skipped
-FLAC_TAIL = 1 << 18  # bytes in which the last FLAC frame is looked for; the longest common ones have 64 kB
+FLAC_TAIL = 1 << 18  # bytes that are searched for the last FLAC frame; the longest common ones have 64 kB
 FLAC_START = b"fLaC\0\0\0\x22"  # the beginning of a file, with the length of STREAMINFO
 BLOCK = 1 << 20  # bytes that are searched at a time
 FLAC_TRIES = 4  # headers that are tried: a false one passes its checksum once in millions of bytes

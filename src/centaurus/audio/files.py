@@ -103,7 +103,7 @@ def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
 class _Forward(soundfile.SoundFile):
     """A file that is read from one place on: after every read SoundFile seeks to where it is already.
 
-    libsndfile's MP3 decoder starts anew at a seek, without the bits that earlier frames hold for the next one: pieces
+    libsndfile's MP3 decoder restarts at a seek, without the bits that earlier frames hold for the next one: pieces
     would not be the whole.
     """
 

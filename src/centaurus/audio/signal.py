@@ -116,7 +116,7 @@ class Resampler:
         return self._run(x, last=False)
 
     def flush(self) -> NDArray[np.float32]:
-        """Return what the filter still holds, so that all pieces together equal ``resample``, and start anew."""
+        """Return what the filter still holds, so that all pieces together equal ``resample``, and reset the state."""
         shape = (0,) if self._flat else (self.channels, 0)
         tail = self._run(np.zeros(shape, np.float32), last=True)
         if self._stream is not None:

@@ -1,4 +1,4 @@
-"""The ``centaurus`` command: its groups put together, and errors turned into messages."""
+"""The ``centaurus`` command: its groups of commands, and errors turned into messages."""
 
 from __future__ import annotations
 

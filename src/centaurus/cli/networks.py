@@ -1,4 +1,4 @@
-"""``centaurus models``, ``count``, ``verify``, ``plan``, ``calibrate`` and ``bench``: look into networks."""
+"""``centaurus models``, ``count``, ``verify``, ``plan``, ``calibrate`` and ``bench``: inspect networks."""
 
 from __future__ import annotations
 

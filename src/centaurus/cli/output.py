@@ -119,7 +119,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequ
 
 @contextmanager
 def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Callable[[float], object]]:
-    """Show how far a command is on standard error, if that is a terminal; yield a function that moves the bar.
+    """Show the progress of a command on standard error, if that is a terminal; yield a function that moves the bar.
 
     Nothing is shown where standard output is piped: the lines of that program would run into the bar. Without a total
     the bar shows that something happens, and with a ``unit`` how many of them are done.
@@ -319,7 +319,7 @@ def raw_layout(raw: str | None, rate: int | None, channels: int) -> Layout | Non
 
 
 class Task(NamedTuple):
-    """One input to listen to, and where its results go: a file, or standard"""
+    """One input to listen to, and where its results go: a file, or standard output."""
 
     open: Callable[[], Source]
     output: Path | None

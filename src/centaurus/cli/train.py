@@ -166,7 +166,7 @@ def _next_folder(recipe: str) -> Path:
 
 
 def _end(run: Run, step: int, json: bool) -> None:
-    """Print the figures of the best model, which an earlier part of the run may have found, and where it is."""
+    """Print the figures of the best model, which may be from an earlier part of the run, and its path."""
     folder, kept = run.folder, {name: value for name, value in run.best().items() if name not in HIDDEN}
     if json:
         output.show_json({"run": str(folder), "model": str(folder / "best.safetensors"), "step": step, **kept})
@@ -564,8 +564,8 @@ def push(
 ) -> None:
     """Upload a model to the Hugging Face Hub.
 
-    Its card and its other form go with it if they lie beside it. Others then use it as hf:USER/MODEL. Needs the package
-    huggingface_hub and its token (hf auth login).
+    Its card and its other form are uploaded with it if they are beside it. Others then use it as hf:USER/MODEL. Needs
+    the package huggingface_hub and its token (hf auth login).
     """
     from centaurus import system
 

@@ -2,7 +2,7 @@
 
 ``open_corpus`` finds the clips of a folder in any known layout; ``prepared`` decodes them once. ``Keywords``,
 ``Phrases``, ``Mixtures``, ``Pairs`` and ``Utterances`` make examples of them: ``size()``, ``draw(epoch, rng)`` and
-``example(index, rng)``, whose every number follows from what they are given.
+``example(index, rng)``, whose every number is a function of the epoch, the index and the generator.
 """
 
 from centaurus.data.corpus import (

@@ -74,7 +74,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Clips with the rate they are loaded at. ``name`` is the layout they were found in."""
+    """Clips with the rate they are loaded at. ``name`` is the layout of their folder."""
 
     name: str
     clips: tuple[Clip, ...]

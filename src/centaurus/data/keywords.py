@@ -30,7 +30,7 @@ FRAME = 160  # of the envelope: 10 ms at 16 kHz
 QUIET_DB, MARGIN = 30.0, 4  # a word ends this far below its loudest frame, and extends this many frames beyond
 FLOOR, ABOVE_DB, SURE_DB = 0.15, 8.0, 12.0  # or this far above this quantile, but at most this far below the loudest
 PAUSE = 16  # frames: sounds further apart than this are separate
-FADE = 160  # samples over which a word comes in and goes out
+FADE = 160  # samples of the fades at both ends of a word
 EARLY, LATE = 0.06, 0.34  # seconds before and after the end of a word in which frames have its label
 UNSURE = 0.16  # seconds before and after the label that have no weight
 QUIETEST = -120.0  # dBFS: a quieter recording counts as digital silence
@@ -382,7 +382,7 @@ class Streams(Composed):
     """Words in seconds of silence, noise and other speech, with a label for every frame.
 
     ``words`` are clips with a ``word``: those of ``classes`` are labelled, others are other speech. ``classes`` end
-    with the background, whose label is the last. ``frame`` is how many samples a frame of the network stands for.
+    with the background, whose label is the last. ``frame`` is the number of samples per frame of the network.
     """
 
     def __init__(

@@ -332,7 +332,7 @@ def mls_folders(root: Path) -> list[Path]:
 
 
 def mls_clips(root: Path, faults: Faults) -> Iterator[Clip]:
-    """Yield a clip for every line of the texts. With ten million files, a missing one is found when it is loaded."""
+    """Yield a clip for every line of the texts. With ten million files, a missing one is detected when it is loaded."""
     for folder in mls_folders(root):
         suffix = sound_suffix(folder / "audio")
         for name, text in _lines(folder / TRANSCRIPTS, "\t"):

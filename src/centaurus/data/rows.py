@@ -1,6 +1,6 @@
 """Rows of speech: mixtures with noise, recorded pairs, and utterances with their texts; and which ones an epoch has.
 
-An epoch has some groups of rows whole, of others a different share every time: a function of seed and epoch, so that
+An epoch has all rows of some groups and a different share of the others: a function of seed and epoch, so that
 any number of workers and processes sees the same data.
 """
 
@@ -29,6 +29,7 @@ from centaurus.audio.signal import mix
 from centaurus.data.corpus import Clip, Corpus, frames_at_rate
 from centaurus.data.index import Index
 from centaurus.data.layouts import pairs
+from centaurus.system import ContentError
 
 Samples = NDArray[np.float32]
 Item = dict[str, NDArray[np.generic]]
@@ -101,7 +102,7 @@ def evenly_spaced(count: int, limit: int) -> list[int]:
 class Utterances:
     """Rows of ``length`` frames filled with whole utterances, or with ``length=None`` each utterance by itself.
 
-    Several corpora are put together, each with its share: ``[(librispeech, 1.0), (mls, 0.01)]``.
+    Several corpora are combined, each with its share: ``[(librispeech, 1.0), (mls, 0.01)]``.
     An ``Index`` has its rows already.
     """
 
@@ -134,7 +135,7 @@ class Utterances:
 
     def _packed(self, corpus: Corpus) -> Sequence[tuple[Piece, ...]]:
         if silent := next((clip for clip in corpus if "transcript" not in clip.labels), None):
-            raise ValueError(f"{silent.path}: clip {silent.id} has no transcript")
+            raise ContentError(f"clip {silent.id} has no transcript", silent.path)
         frames = frames_at_rate(corpus)
         if self.length is None:
             return tuple((Piece(i, 0, count, 0),) for i, count in enumerate(frames))
@@ -155,7 +156,7 @@ class Utterances:
         return epoch_size(self.groups)
 
     def draw(self, epoch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the rows of an epoch, in order: every corpus's share, drawn anew."""
+        """Return the rows of an epoch, in order: every corpus's share, drawn for this epoch."""
         return draw(self.groups, self.seed, epoch)
 
     def text(self, index: int) -> str:
@@ -175,7 +176,7 @@ class Utterances:
         return assemble(row, max(piece.at + piece.frames for piece in row), load)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
-        """Return ``audio`` (1, length), how many ``samples`` are not padding, and what ``encode`` makes of the text.
+        """Return ``audio`` (1, length), how many ``samples`` are not padding, and what ``encode`` returns for the text.
 
         In place of a row with a clip that cannot be read, the next one that can.
         """

@@ -75,7 +75,7 @@ class Model:
 
 @dataclass
 class Evaluation:
-    """Metrics over all clips, a row for each clip, groups (classes, SNRs), and metrics that are missing, with why."""
+    """Metrics over all clips, a row for each clip, groups (classes, SNRs), and why metrics are missing."""
 
     task: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -183,7 +183,7 @@ def _predict(model: Model, x: Samples) -> tuple[str, float]:
     """Return the most probable class of a clip and its probability.
 
     It is taken at the end of a clip of at least a second; of a spotter that answers frame by frame, where one of its
-    words is most probable, with some quiet before and after the clip.
+    words is most probable, with silence before and after the clip.
     """
     if model.window is not None:
         quiet = np.zeros(round(QUIET * model.rate), np.float32)
@@ -271,9 +271,9 @@ def _mixtures(folder: Path, rate: int, split: str | None, limit: int, noise: Pat
     speech = find_clips(folder, ("speech",), rate, split)
     sounds = clips(noise, ("noise",), rate, split) if noise else find_clips(folder, ("noise",), rate, split)
     if speech is None or sounds is None:
-        raise ValueError(
-            f"{folder} has neither noisy and clean clips to evaluate on nor speech and noise to mix "
-            f"(--noise FOLDER adds noise)"
+        raise ContentError(
+            "has neither noisy and clean clips to evaluate on nor speech and noise to mix (--noise FOLDER adds noise)",
+            folder,
         )
     for place, k in enumerate(evenly_spaced(len(speech), limit)):
         rng = np.random.default_rng([0, k])

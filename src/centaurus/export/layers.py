@@ -131,7 +131,7 @@ def _grouped_spectra(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
     x = g.concat(state, g.reshape(u.name, 1, u.frames), axis=2)
     g.keep(state, g.part(x, u.frames, u.frames + window - hop, 2))
     shape = array(analysis_window(window, hop))
-    if frames > 1:  # whole hops are copied, where frames are made of them
+    if frames > 1:  # frames that consist of whole hops are copied
         step = hop if window % hop == 0 else 1
         hops = np.arange(frames)[:, None] * (hop // step) + np.arange(window // step)
         x = g.node("Gather", g.reshape(x, 1, -1, step), g.constant(hops), axis=2)

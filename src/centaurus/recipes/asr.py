@@ -1,6 +1,6 @@
 """Speech recognition: rows of whole utterances, CTC of word pieces, characters from a teacher or by CTC.
 
-Connected words are recognised in phrases that are put together from clips of single words.
+Connected words are trained on phrases assembled from clips of single words.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ COMMAND_TABLES: dict[str, RecognizerTable | SpotterTable] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSettings(RecognitionSettings):
-    """Settings of connected words: phrases that are put together from clips of words."""
+    """Settings of connected words: phrases assembled from clips of words."""
 
     network: str = "commands"
     losses: str = "tokens:1"
@@ -260,7 +260,7 @@ class CommandSettings(RecognitionSettings):
 
 
 def configure_commands(preset: Preset = "ours") -> CommandSettings:
-    """Return a preset for two cores, which is not in the paper; ``small`` sees fewer phrases."""
+    """Return a preset for two cores, which is not in the paper; ``small`` has fewer phrases."""
     whole = CommandSettings(epochs=40, lr=4e-3, decay=0.05, warmup=0.05, batch=8, dc_block=True, validation_items=200)
     return replace(whole, epochs=2, validations=8, workers=1, ema=0.995) if preset == "small" else whole
 

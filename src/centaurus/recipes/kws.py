@@ -1,4 +1,4 @@
-"""Keyword spotting: the hybrid classifier on words of one second, with other sound before them."""
+"""Keyword spotting: the hybrid classifier on words of one second, with other audio before them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOP = 0.4  # the highest frequency of a block, as a share of its rate
 
 @dataclass(frozen=True, kw_only=True)
 class KeywordSettings(Reading):
-    """Settings of keyword spotting: the network, the words, and how examples are varied."""
+    """Settings of keyword spotting: the network, the words, and the augmentation."""
 
     network: str = "kws-hybrid-8"
     """Table of the classifier, as centaurus models --networks lists them, or small."""
@@ -77,8 +77,8 @@ class KeywordSettings(Reading):
 def configure(preset: Preset = "paper") -> KeywordSettings:
     """Return a preset. The paper: 200 epochs at 0.01, decay 0.05, 10 % of warm-up, batches of 512 clips of one second.
 
-    Clips are not varied, and nothing comes before them. ``ours`` varies them as a stream would, spreads the initial
-    modes over the band, and takes Muon and the average of the weights.
+    Clips are not augmented and have no history. ``ours`` augments them to resemble a stream, spreads the initial
+    modes over the band, and uses Muon and the EMA of the weights.
     """
     paper = KeywordSettings(**PAPER | {"warmup": 0.1}, epochs=200, lr=0.01, decay=0.05, batch=512, validations=200)
     paper = replace(paper, seconds=1.0, before=0.0, dropout=0.1)
@@ -129,7 +129,7 @@ def network(settings: KeywordSettings, classes: Sequence[str]) -> Classifier:
 
 
 def tune_blocks(net: Network, count: int, rate: float) -> None:
-    """Spread the modes of the first blocks over their band: speech at first, slower changes further in."""
+    """Spread the modes of the first blocks over their band: speech at first, slower changes in deeper blocks."""
     blocks = [block for block in net.modules() if isinstance(block, Block)]
     for k, block in enumerate(blocks[:count]):
         if isinstance(block.body, SSM):

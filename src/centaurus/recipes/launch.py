@@ -37,7 +37,7 @@ def configure(name: str, preset: str | None = None) -> Training:
 
 
 def start(name: str, settings: Training, data: Path, out: Path) -> Run:
-    """Return a new run folder; of many processes the first makes it."""
+    """Return a new run folder; of several processes the first creates it."""
     recognise(data)
     if int(os.environ.get("RANK", "0")) > 0:
         return Run(out)
@@ -81,7 +81,7 @@ def train(
 
 
 def _record_data(run: Run, ready: Prepared, watcher: Watcher | None, allow_changed_data: bool) -> None:
-    """Write down which clips a run learns from, after comparing them with those it began with."""
+    """Record which clips a run is trained on, after comparing them with those it began with."""
     notes = ready.notes | {"clips": sum(len(corpus) for corpus in ready.corpora)}
     clips = fingerprints(ready.corpora)
     _check_data(run, notes, clips, allow_changed_data)

@@ -1,8 +1,8 @@
-"""A wake word of one's own: from recordings of a phrase and of anything else to a model with a threshold.
+"""A custom wake word: from recordings of a phrase and of other audio to a model with a threshold.
 
-The folder has ``positive/`` with recordings of the phrase, one in each, and any other speech in other folders; what
-lies in a folder ``noise/`` is noise. ``corrections`` names a folder of the same kind that grew in use: ``missed/`` with
-phrases that were not reported, ``alarms/`` with sound that was.
+The folder has ``positive/`` with recordings of the phrase, one in each, and other speech in other folders; files
+in ``noise/`` are noise. ``corrections`` names a folder collected in use: ``missed/`` has phrases that were not
+reported, ``alarms/`` audio that was.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def finish(run: Run, settings: WakeSettings, folder: Path) -> None:
     save_curve(points, run.folder, chosen)
     card = f"{(run.folder / 'card.md').read_text(encoding='utf-8')}\n{_section(chosen, speech, noise)}"
     run.write_text("card.md", card)
-    name = re.sub(r"[^\w-]+", "-", settings.phrase).strip("-") or "wake"  # a phrase may hold what a file's name may not
+    name = re.sub(r"[^\w-]+", "-", settings.phrase).strip("-") or "wake"  # a phrase may have any characters
     export_onnx(net, run.folder / f"{name}.onnx", card=card)
 
 

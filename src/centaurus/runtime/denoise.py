@@ -233,7 +233,7 @@ class Denoiser:
         return clean if self._upper is None else np.concatenate([clean, self._upper.pair(low, clean)])
 
     def _rows(self, x: ArrayLike) -> Block:
-        with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` takes out
+        with np.errstate(over="ignore"):  # beyond float32 is infinity, which ``Intake`` replaces
             samples = np.asarray(x, np.float32)
         self._single = samples.ndim == 1 and self.channels == 1
         rows = self._intake.finite(samples[None] if self._single else samples)
@@ -355,7 +355,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Report:
-    """Figures of a denoised file: levels in dBFS, frequencies in Hz; ``seconds`` of sound took ``took`` seconds."""
+    """Figures of a denoised file: levels in dBFS, frequencies in Hz; ``seconds`` of audio took ``took`` seconds."""
 
     source: str
     output: str

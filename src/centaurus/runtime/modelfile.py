@@ -55,7 +55,7 @@ class Settings:
     """A model's task, rate and pieces, what its outputs mean, and the states it carries.
 
     ``chunk`` samples go in at a time, a multiple of ``hop``; ``ratio`` frames come out for every sample. The output of
-    a sample stands ``delay`` samples after its place, so it comes at most ``latency`` = chunk + delay samples later.
+    a sample is ``delay`` samples late, so it is available at most ``latency`` = chunk + delay samples after its input.
     A keyword spotter may carry the ``threshold`` it was chosen for and the ``window`` in seconds that it averages over.
     Samples beyond ±``peak`` are outside the range of the model and are limited to it.
     """
@@ -117,7 +117,7 @@ def _read_ratio(kind: type, data: Any) -> Fraction:
 
 
 def _faults(s: Settings) -> Iterator[str]:
-    """Yield what does not fit together."""
+    """Yield the inconsistencies of the settings."""
     if s.task not in (*TASKS, LAYERS):
         yield f"task should be one of {', '.join(TASKS)}, {LAYERS}, got {s.task!r:.60}"
     if s.chunk % s.hop:

@@ -1,4 +1,4 @@
-"""Read an ONNX file without running it, and refuse whatever an export of ours would not contain.
+"""Read an ONNX file without running it, and reject everything that no export of ours contains.
 
 The reader knows a few messages of onnx.proto, field by field. A field it does not know, one of another wire type, a
 singular field that comes twice (protobuf would merge the two) and a tag or length outside protobuf's range are errors:

@@ -249,7 +249,7 @@ class Session:
         return self._limited(piece).reshape(self.batch, -1)
 
     def _limited(self, x: NDArray[Any]) -> Samples:
-        """Return samples clipped to the model's range: larger ones disturb the state for seconds, NaN for ever."""
+        """Return samples clipped to the model's range: larger ones disturb the state for seconds, NaN permanently."""
         peak = self.settings.peak
         if not np.abs(x).max(initial=0.0) <= peak:  # nor is NaN
             if not np.isfinite(x).all():

@@ -35,7 +35,7 @@ COMPILE = ("auto", "true", "false")
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The settings of every recipe. Of ``epochs``, ``steps`` and ``minutes`` one is given and the others are 0."""
+    """The settings of every recipe. Of ``epochs``, ``steps`` and ``minutes`` one is set and the others are 0."""
 
     epochs: float = 0.0
     """Passes over the training data; or give steps or minutes."""
@@ -187,7 +187,7 @@ PAPER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network with its losses, examples in order, what is worth knowing about the data, and files left out.
+    """A network with its losses, examples in order, notes on the data, and files left out.
 
     ``corpora`` are the clips that examples are made of: a resumed run must have the same ones.
     """
@@ -203,9 +203,9 @@ class Prepared:
 class Recipe:
     """``configure(preset)`` gives every setting; ``prepare(settings, folder)`` reads the folder.
 
-    ``presets`` are their names, the default first: ``paper`` has exactly the paper's settings, ``ours`` its scale with
-    what learns better, ``small`` a network for minutes on two cores.
-    ``finish(run, settings, folder)``, if there is one, makes what users need of the best model.
+    ``presets`` are their names, the default first: ``paper`` has exactly the paper's settings, ``ours`` the same
+    scale with settings that learn better, ``small`` a network for minutes on two cores.
+    ``finish(run, settings, folder)``, if there is one, turns the best model into what users need.
     """
 
     configure: Callable[[Preset], Training]

@@ -28,7 +28,7 @@ Sums = dict[str, tuple[float, float]]  # a figure is its first sum over its seco
 
 
 class Example(NamedTuple):
-    """A signal to listen to while training."""
+    """A signal for the log of a run."""
 
     name: str
     samples: Tensor
@@ -204,7 +204,7 @@ def _si_sdr(estimate: Tensor, clean: Tensor) -> float:
 
 
 LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
-BEGUN = 0.1  # seconds after the start of a word that still are its beginning
+BEGUN = 0.1  # seconds after the start of a word that count as its start
 EARLY = 0.1  # seconds before the end of a word from which its token is, until LATE after it
 
 
@@ -212,8 +212,8 @@ EARLY = 0.1  # seconds before the end of a word from which its token is, until L
 class Recognise(Objective):
     """Losses ``tokens`` and ``characters`` (CTC of each head), and ``distillation`` of characters from a teacher.
 
-    Where the times of words are known, ``starts`` teaches the mark where words begin, and ``ends`` draws their tokens,
-    which CTC leaves free to come at any time, to their ends.
+    Where the times of words are known, ``starts`` trains the mark where words begin, and ``ends`` moves their tokens,
+    which CTC may place anywhere, to their ends.
     """
 
     monitor = "cer"

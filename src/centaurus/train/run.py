@@ -91,7 +91,7 @@ class Run:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
         for path in self._made[1:]:
-            with suppress(OSError):  # something else has come into it
+            with suppress(OSError):  # other files have been added
                 path.rmdir()
 
     @contextmanager

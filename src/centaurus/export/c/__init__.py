@@ -1,4 +1,4 @@
-"""``export_c`` and ``export_wasm``: a network's step as C or WebAssembly, compared with torch where a compiler is.
+"""``export_c`` and ``export_wasm``: a network's step as C or WebAssembly, compared with torch by a compiler.
 
 What the files hold, and what C programs, plug-ins and WebAssembly modules rely on:
 
@@ -40,7 +40,8 @@ from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step
 from centaurus.system import package_version, write_file
 
-# Of the largest value. Rounding leaves a tenth of it, but a denoiser lets so little of noise pass that int8 shows.
+# Of the largest value. Rounding leaves a tenth of it, but the error of int8 is large beside the little noise that a
+# denoiser passes.
 TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int16": 5e-3, "int8": 0.5}
 SECONDS = 2.0  # of noise over which a step is compared with torch
 QUICK = "-O1"  # optimisation of the library that is only compared
@@ -113,8 +114,9 @@ def export_c(
             worst = difference(net, Native(library), step)
             if not worst <= TOLERANCE[weights]:
                 raise ExportError(
-                    f"{target} was not written: it differs from the network by {worst:.1e} of the largest value, "
-                    f"where {TOLERANCE[weights]:.0e} is allowed"
+                    f"was not written: it differs from the network by {worst:.1e} of the largest value, "
+                    f"where {TOLERANCE[weights]:.0e} is allowed",
+                    target,
                 )
     write_file(target.with_suffix(".h"), step.header())
     write_file(target, step.source(header.name))
@@ -358,7 +360,7 @@ def compile_wasm(source: Path, target: Path) -> None:
         raise ExportError("a WebAssembly module needs clang and lld (Debian: apt install clang lld)")
     done = subprocess.run([clang, *WASM_FLAGS, str(source), "-o", str(target)], capture_output=True, text=True)
     if done.returncode:
-        raise ExportError(f"clang cannot compile {source}: {(done.stderr.splitlines() or ['no message'])[0]:.300}")
+        raise ExportError(f"clang cannot compile it: {(done.stderr.splitlines() or ['no message'])[0]:.300}", source)
 
 
 def export_wasm(

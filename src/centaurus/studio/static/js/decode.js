@@ -3,7 +3,7 @@
 const LATE = 0.05; // seconds: with a start mark, the token of a word is trained to last this long after it
 const PATIENCE = 0.5; // seconds from the threshold to the report, at most
 const RELEASE = 0.8; // share of the threshold below which a keyword has ended
-const REACH = 32; // frames before a token within which its start mark is looked for
+const REACH = 32; // frames before a token that are searched for its start mark
 const MARK = "<start>"; // an optional last output that marks the start of any word
 export const IGNORED = new Set(["background"]); // classes that are never reported
 
