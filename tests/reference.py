@@ -1,4 +1,4 @@
-"""The truth every fast path is compared with: recurrences and convolutions written naively, in fp64."""
+"""The reference that every fast path is compared with: recurrences and convolutions written naively, in fp64."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], seed: int = 0
 
 
 def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference between two lists of tensors, each against the largest wanted value of its own tensor.
+    """The largest difference between two lists of tensors, each against the largest expected value of its own tensor.
 
     A tensor a thousand times smaller than the largest of the list is measured against a thousandth of that one.
     Infinite for a wrong shape or NaN.

@@ -1,4 +1,4 @@
-"""Who may import whom, and what no file of the library does: read from the source, without running it."""
+"""Import directions, and constructs that no file of the library has: read from the source, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints on what to install work for the way the package was installed; errors say which file and why."""
+"""Hints on what to install work for every kind of installation; errors say which file and why."""
 
 from __future__ import annotations
 

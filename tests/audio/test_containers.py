@@ -1,4 +1,4 @@
-"""Nothing of a file is lost in silence: lengths agree with ffmpeg's, and what is cut short is refused."""
+"""No part of a file is lost silently: lengths agree with ffmpeg's, and truncated files are refused."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_cut_wav_that_should_have_gigabytes_is_refused(size: int, tmp_path: Pa
 
 @pytest.mark.parametrize("length", [0, 0x7FFFF000, 0xFFFFFFFF])
 def test_wav_whose_length_was_never_written_is_read_to_its_end(length: int, tmp_path: Path) -> None:
-    """As a recorder leaves it that is killed."""
+    """As left by a recorder that was killed."""
     path, x = tmp_path / "a.wav", tone(0.1)
     audio.write(path, x, RATE, subtype="FLOAT")
     data = bytearray(path.read_bytes())
@@ -192,7 +192,7 @@ def test_wav_whose_length_was_never_written_is_read_to_its_end(length: int, tmp_
 @pytest.mark.parametrize("length", [0, 0x7FFFF000, 0x80000000, 0xFFFFFFFF])
 @pytest.mark.parametrize("gigabytes", [3, 5])
 def test_wav_that_outgrew_its_header_is_read_to_its_end(length: int, gigabytes: int, tmp_path: Path) -> None:
-    """As arecord, sox and ffmpeg write them into a pipe; the file has a hole, so that it takes no place."""
+    """As arecord, sox and ffmpeg write them into a pipe; the file is sparse, so that it takes no space."""
     path = tmp_path / "a.wav"
     audio.write(path, tone(0.1), RATE)
     data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Levels and mixtures have the decibels they were asked for."""
+"""Levels and mixtures have the requested decibels."""
 
 from __future__ import annotations
 

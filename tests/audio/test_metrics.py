@@ -1,4 +1,4 @@
-"""Measures have the values that are known for simple signals, and absent packages are named."""
+"""Metrics have their known values for simple signals, and missing packages are named."""
 
 from __future__ import annotations
 

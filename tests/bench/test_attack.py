@@ -1,4 +1,4 @@
-"""A little of what ``make attack`` does for half an hour; and that it would notice what it looks for."""
+"""A little of what ``make attack`` does for half an hour; and a check that it detects faults."""
 
 from __future__ import annotations
 

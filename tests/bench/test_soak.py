@@ -1,4 +1,4 @@
-"""Ten minutes of what ``make soak`` does for a day; and that it would notice what it looks for."""
+"""Ten minutes of what ``make soak`` does for a day; and a check that it detects faults."""
 
 from __future__ import annotations
 

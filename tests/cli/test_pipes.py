@@ -79,7 +79,7 @@ def test_from_a_file_to_a_pipe_and_from_a_pipe_to_a_file(tmp_path: Path) -> None
 
 
 def test_samples_come_out_while_others_go_in() -> None:
-    """A pipe is live: a second of sound brings out nearly a second before the input ends."""
+    """A pipe is live: a second of input gives nearly a second of output before the input ends."""
     process = subprocess.Popen(
         denoiser("-", "--raw", "s16le", "--rate", 16_000), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -55,7 +55,7 @@ def test_train_resume_and_eval(capsys: pytest.CaptureFixture[str], words: Path, 
 
 
 def test_a_console_that_cannot_encode_what_training_prints(words: Path, tmp_path: Path) -> None:
-    """Classes, folders and the bar of progress are not in the code page of a Windows console: the run goes on."""
+    """Classes, folders and the bar of progress are not in the code page of a Windows console: the run continues."""
     (words / "yes").rename(words / "да")
     settings = ("words=all", "--small", "--data", str(words), "--out", "шум")
     for arguments in (("train", "kws", *FEW, *settings), ("train", "--resume", "шум", "steps=5")):

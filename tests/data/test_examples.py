@@ -1,4 +1,4 @@
-"""Examples of the three tasks: what the paper says of them, and nothing random but seed, epoch and index."""
+"""Examples of the three tasks: as the paper defines them, and functions of seed, epoch and index only."""
 
 from __future__ import annotations
 

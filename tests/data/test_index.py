@@ -1,4 +1,4 @@
-"""The index of readings: the same utterances, leaks and rows as the corpus gives, built in parts and found again."""
+"""The index of readings: the same utterances, leaks and rows as the corpus gives, built in parts and reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phrases put together from words: where the words are, what is said, and the same every time it should be."""
+"""Phrases assembled from words: places of the words, their text, and determinism."""
 
 from __future__ import annotations
 

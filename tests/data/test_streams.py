@@ -1,4 +1,4 @@
-"""Streams of words: labels stand where words end, other speech has none, and the same index gives the same stream."""
+"""Streams of words: labels are where words end, other speech has none, and the same index gives the same stream."""
 
 from __future__ import annotations
 

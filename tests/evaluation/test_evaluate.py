@@ -1,4 +1,4 @@
-"""Evaluation: figures that are known beforehand, in every layout, for torch and for onnxruntime alike."""
+"""Evaluation: metrics with known values, in every layout, for torch and for onnxruntime alike."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_damaged_noise_is_an_error_and_not_replaced_by_other_noise(tmp_path: Pat
 
 
 def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
-    """A model that says what was said, each word two frames late, but never the last one."""
+    """A model that returns the spoken words, each two frames late, except the last one."""
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=20, speakers=20)
     words = ev.clips(data, ("word",), 16_000, None)
     said = [

@@ -64,7 +64,7 @@ def exported(layer: Layer, channels: int, chunk: int, folder: Path) -> float:
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in layer.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that do something
+            parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that are not the identity
     made = exporter.export_c(layer, folder / "layer.c", chunk, channels=channels)
     assert made.difference is not None
     return made.difference

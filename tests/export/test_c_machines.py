@@ -1,4 +1,4 @@
-"""A step in C under other compilers, sanitizers and machines: it compiles without a warning and gives the same."""
+"""A step in C under other compilers, sanitizers and machines: no warnings, and the same output."""
 
 from __future__ import annotations
 

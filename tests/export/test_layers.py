@@ -107,7 +107,7 @@ def test_a_layer_as_nodes_equals_the_layer(name: str, frames: int) -> None:
     made, channels = LAYERS[name]
     torch.manual_seed(5)
     for parameter in made.parameters():
-        parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that do something
+        parameter.add_(0.1 * torch.randn_like(parameter))  # biases and norms that are not the identity
     net = made.double().eval()
     u = torch.randn(2, channels, 3 * frames, dtype=torch.float64)
     result = run_pieces(lambda g, s: lower(net, Nodes(g), s, "layer"), u.numpy(), frames)

@@ -1,4 +1,4 @@
-"""Whole networks as files: what is in them, and that they are the networks."""
+"""Whole networks as files: their contents, and that their outputs equal those of the networks."""
 
 from __future__ import annotations
 

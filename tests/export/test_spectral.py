@@ -92,7 +92,7 @@ def test_a_wrong_delay_is_detected(tmp_path: Path) -> None:
 
 
 def test_whole_signals_come_out_aligned(tmp_path: Path) -> None:
-    """The untrained network is close to the identity: a file comes out as it went in, and as long."""
+    """The untrained network is close to the identity: a file comes out almost unchanged, with the same length."""
     torch.manual_seed(0)
     table = replace(narrow("denoiser/spectral").table, analysis=512, synthesis=256, hop=128)
     path = ct.export_onnx(denoiser(table), tmp_path / "net.onnx")

@@ -31,7 +31,7 @@ needs_clang = pytest.mark.skipif(find_clang() is None, reason="clang and lld are
 
 
 def run_module(module: Path, x: NDArray[np.float32]) -> tuple[dict[str, object], NDArray[np.float32]]:
-    """What a module says of itself, and its output (outputs, frames) for whole steps of a signal."""
+    """A module's settings, and its output (outputs, frames) for whole steps of a signal."""
     done = subprocess.run(["node", str(RUN), str(module)], input=x.tobytes(), capture_output=True, check=True)
     line, _, data = done.stdout.partition(b"\n")
     about = json.loads(line)

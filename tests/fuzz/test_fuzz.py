@@ -18,11 +18,11 @@ from tests.fuzz.mutate import mutate
 from tests.runtime.models import exported, session
 
 FORMATS = {"opus": "OGG", "rf64": "RF64", "w64": "W64", "aiff": "AIFF", "au": "AU", "caf": "CAF"}
-JOINED = ("flac", "au", "caf", "w64")  # two recordings one behind another, of which both are read
+JOINED = ("flac", "au", "caf", "w64")  # two recordings one after another, both of which are read
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = float(os.environ.get("CENTAURUS_FUZZ_SECONDS", "2"))
 FIRST = int(os.environ.get("CENTAURUS_FUZZ_SEED", "0"))
-# Mutations that are tried at least, in so little time.
+# The fewest mutations that are tried in that time.
 LEAST = {"wav": 100, "flac": 100, "ogg": 50, "mp3": 50, "w64": 100, "pipe": 100}
 LEAST |= {"onnx": 30, "saved": 30, "safetensors": 30}
 

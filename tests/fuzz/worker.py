@@ -62,7 +62,7 @@ def safetensors(path: Path) -> None:
 
 
 def saved(path: Path) -> None:
-    """Restored into a session, which goes on."""
+    """Restored into a session, which continues."""
     import numpy as np
 
     from centaurus.runtime import SessionError

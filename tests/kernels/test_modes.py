@@ -57,7 +57,7 @@ def test_a_generated_kernel_with_more_than_modes(length: int) -> None:
 
 
 def test_no_table_of_a_kernel_is_longer_than_a_square_root() -> None:
-    """The basis kernels never exist: the largest tensor on the way has no axis over modes and time."""
+    """The basis kernels never exist: no intermediate has an axis over both modes and time."""
     sizes: list[int] = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

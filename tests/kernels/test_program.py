@@ -1,4 +1,4 @@
-"""How a plan is made ready to run: the tiles its signal goes in."""
+"""Preparing a plan to run: the tiles of its signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untrained networks pass signal: every frequency of speech gets through, and no layer fades or blows up."""
+"""Untrained networks pass every frequency of speech, and no layer attenuates or amplifies strongly."""
 
 from __future__ import annotations
 

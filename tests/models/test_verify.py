@@ -1,4 +1,4 @@
-"""The report of the laws: what it says of a sound network and of a broken one."""
+"""The report of the laws: for a correct network and for a broken one."""
 
 from __future__ import annotations
 

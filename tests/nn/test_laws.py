@@ -13,7 +13,7 @@ from centaurus.layer import Layer, State
 
 
 class Broken(Layer):
-    """A leaky sum of two channels, to be broken in one way or another."""
+    """A leaky sum of two channels, which tests break in different ways."""
 
     def __init__(self) -> None:
         super().__init__()

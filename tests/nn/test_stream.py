@@ -1,4 +1,4 @@
-"""A stream gives what the whole signal gives, however the signal is cut, and can stop, move and go on."""
+"""A stream gives what the whole signal gives, however the signal is split, and can be stopped, moved and resumed."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_calibrations_are_stored_per_device(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_slower_transforms_change_the_plan() -> None:
-    """A plan follows the device: where FFTs are dear it does without them."""
+    """A plan follows the device: where FFTs are expensive it does without them."""
     sizes = {"b": 64, "i": 8, "j": 8, "n": 4, "t": 4096}
     free, dear = (replace(CPU, fft=rate, name=str(rate)) for rate in (1e15, 1e6))
     kinds = [

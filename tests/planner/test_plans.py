@@ -75,7 +75,7 @@ def sizes_for(case: Case, data: st.DataObject, longest: int) -> dict[str, int]:
 
 
 def tensors(case: Case, sizes: Mapping[str, int], lags: int, seed: int) -> list[Tensor]:
-    """Random operands that want gradients; for a generated kernel its weight and log Ā."""
+    """Random operands that require gradients; for a generated kernel its weight and log Ā."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""A classifier learns from another's answers: one of this library, or any that is an ONNX file."""
+"""A classifier learns from another's outputs: one of this library, or any that is an ONNX file."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_teacher_that_is_not_there_and_one_without_a_weight(tmp_path: Path, fi
 
 
 def test_a_run_learns_from_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With labels left out, what the teacher thinks is all there is to learn."""
+    """With labels left out, the teacher's output is the only target."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = corpora.speech_commands(tmp_path / "data", CLASSES, clips=8, speakers=4)
     teacher = loudness(tmp_path / "loud.onnx", CLASSES)

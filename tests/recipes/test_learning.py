@@ -21,7 +21,7 @@ CLEANER = DenoiserTable(
     (Row("pointwise", 2, 48, 64), Row("pointwise", 4, 24, 48), Row("full", 16, 1, 8)),
     (Row("full", 1, 1, 4),),
 )
-# A frame of 100 ms for letters of 200: with many more frames than letters CTC first learns to say nothing at all.
+# A frame of 100 ms for letters of 200: with many more frames than letters CTC first predicts only blanks.
 SPELLER = RecognizerTable((Row("full", 160, 96, 16), Row("pointwise", 10, 96, 96)), (Row("pointwise", 1, 96, 96),))
 
 

@@ -1,4 +1,4 @@
-"""A run may go on from a trained model of the same table."""
+"""A run may start from a trained model of the same table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sound above the network's band follows the gain in its top band."""
+"""Audio above the network's band follows the gain in its top band."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from centaurus.decode import Smoothing, Spotting, Vocabulary, greedy
 from centaurus.runtime.session import Session, SessionError, Spotter, Transcriber, spot, transcribe
 from tests.runtime.models import CLASSES, TOKENS, exported
 
-KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never sure
+KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never confident
 
 
 def bursts(seconds: float, seed: int = 0) -> NDArray[np.float32]:

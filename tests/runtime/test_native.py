@@ -89,7 +89,7 @@ class AtOnce(ThreadPoolExecutor):
 @needs_compiler
 @pytest.mark.parametrize("name", ["denoiser/spectral-32", "denoiser/hybrid", "kws-hybrid-2"])
 def test_two_threads_give_what_one_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit, however the signal is cut, and from whichever state it goes on."""
+    """Bit-exact, for any split of the signal and from any state."""
     monkeypatch.setattr(exporter, "SECONDS", 0.05)
     torch.manual_seed(6)
     net = narrow(name).eval()

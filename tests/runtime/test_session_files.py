@@ -1,4 +1,4 @@
-"""Files that a session refuses: foreign, damaged, hostile, or not what they say they are."""
+"""Files that a session refuses: of other programs, damaged, hostile, or not what they say they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that share an engine: whose turn it is."""
+"""Streams that share an engine: scheduling and priorities."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def raw_client(server: Any, path: str) -> socket.socket:
 
 
 def flood(raw: socket.socket) -> None:
-    """Masked frames of 64 000 zero bytes until the server has had enough."""
+    """Masked frames of 64 000 zero bytes until the server stops reading."""
     frame = b"\x82\xfe" + (64_000).to_bytes(2, "big") + b"\0\0\0\0" + bytes(64_000)
     raw.settimeout(5)
     try:

@@ -1,4 +1,4 @@
-"""Layers inside torch.compile and torch.export give what they give alone."""
+"""Layers inside torch.compile and torch.export give the same results as outside."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def open_page(browser: Browser, studio: str) -> Iterator[Callable[..., Page]]:
 
 
 def _fault(message: ConsoleMessage) -> bool:
-    """Whether a message in the console is a fault; an answer 400 to a bad question about a plan is not."""
+    """Whether a message in the console is a fault; status 400 for an invalid query about a plan is not."""
     return message.type == "error" and not ("status of 400" in message.text and "/api/" in message.location["url"])
 
 

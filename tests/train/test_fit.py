@@ -1,4 +1,4 @@
-"""The loop: it learns, stops when it should, resumes to the last bit, and fails with words and an intact checkpoint."""
+"""The loop: it learns, stops when it should, resumes bit-exactly, and fails with a message and an intact checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def last_step(run: Run) -> int:
 
 
 def stopped(run: Run, at: int, corpus: Tones | None = None, **changed: object) -> None:
-    """Train, and stop at a step as if the power went."""
+    """Train, and stop at a step as in a power failure."""
     config = settings(**changed)
     made = [0]
 

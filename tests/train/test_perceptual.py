@@ -1,4 +1,4 @@
-"""The perceptual loss: zero for a copy, ordered like PESQ, deaf to level, finite everywhere."""
+"""The perceptual loss: zero for a copy, ordered like PESQ, independent of level, finite everywhere."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Program:
 
 @pytest.mark.parametrize("name", ["optimizer.bin", "random_states_0.pkl"])
 def test_a_checkpoint_runs_no_program_and_is_refused(finished: Run, tmp_path: Path, name: str) -> None:
-    """Also random numbers that cannot be restored: accelerate would go on without them."""
+    """Also random numbers that cannot be restored: accelerate would continue without them."""
     shutil.copytree(finished.folder, tmp_path / "run")
     copy = Run(tmp_path / "run")
     checkpoint = copy.last_checkpoint()
@@ -246,7 +246,7 @@ def test_fingerprints_see_labels_lengths_and_content(words: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_training_with_their_code(words: Path, tmp_path: Path, number: int, code: int) -> None:
-    """After the first step, which leaves a run to go on with."""
+    """After the first step, which leaves a run to resume."""
     command = [sys.executable, "-m", "centaurus", "train", "kws", *FEW, "steps=100000", "--data", str(words)]
     process = subprocess.Popen([*command, "--out", "run"], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     log = tmp_path / "run" / "log.jsonl"

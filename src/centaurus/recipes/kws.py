@@ -58,7 +58,7 @@ class KeywordSettings(Reading):
     seconds: float = 1.0
     """Length of a word."""
     before: float = 1.0
-    """Seconds of other sound before each word, so that history is nothing new in a stream."""
+    """Seconds of other audio before each word, as in a stream."""
     speed: float = 0.0
     """Largest change of speed, as a share."""
     gain_db: float = 0.0
