@@ -3,7 +3,7 @@
 To add a task, add its record here, a network (``models/build.py``), an objective (``train/objectives.py``), a recipe
 (a file of ``recipes`` and its line in ``recipes/__init__.py``) and its evaluation (``evaluation/__init__.py``): six
 files. Training, saving, counting, verifying, exporting and evaluating by the command line then work; a command of its
-own is one more file of ``cli`` and of ``runtime``.
+own is a function in ``cli/audio.py``, listed in ``cli/main.py``, and what it runs in ``runtime``.
 """
 
 from __future__ import annotations

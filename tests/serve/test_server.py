@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from centaurus import audio
 from centaurus.runtime import denoise, spot, transcribe
-from centaurus.serve.protocol import Client, ServerError, stream
+from centaurus.serve.client import Client, ServerError, stream
 from centaurus.serve.server import MOST_ROWS, Options, is_loopback
 from tests.cli.run import run
 from tests.runtime.models import exported
