@@ -46,6 +46,7 @@ class Bins(Link):
     native: bool
 
     wants_input = False
+    own_copies = True
 
     @cached_property
     def _channels(self) -> tuple[str, str, str]:

@@ -30,6 +30,11 @@ class Link(ABC):
 
     wants_input = True  # whether backward needs x itself
 
+    @property
+    def own_copies(self) -> bool:
+        """Whether ``prepare`` makes tensors of its own: of the others backward needs no more than the shapes."""
+        return False
+
     def prepare(self, tensors: Tensors) -> Tensors:
         """Return what is computed once for all tiles."""
         return tensors
@@ -157,6 +162,10 @@ class Scale(Link):
     length: int
     samples: int = 0
 
+    @property
+    def own_copies(self) -> bool:
+        return self.samples > 0
+
     def prepare(self, tensors: Tensors) -> Tensors:
         return [torch.fft.rfft(padded(tensors[0], self.length))] if self.samples else tensors
 
@@ -195,6 +204,10 @@ class Multiply(Link):
     samples: int = 0
 
     wants_input = False
+
+    @property
+    def own_copies(self) -> bool:
+        return self.samples > 0
 
     @cached_property
     def _groups(self) -> tuple[str, str, str, str]:

@@ -67,6 +67,10 @@ class Chain:
             start += count
         return out
 
+    def whole(self) -> list[bool]:
+        """Return which tensors are kept for backward; of the others a number stands for the shape."""
+        return [not link.own_copies for link, count in zip(self.links, self.counts, strict=True) for _ in range(count)]
+
     def tiles(self, x: Tensor, indices: str) -> list[Tensor]:
         """Return tiles along the batch, as views."""
         if not self.batch:
@@ -102,7 +106,9 @@ class _Run(torch.autograd.Function):
             start += x.shape[chain.left.index(chain.batch)] if chain.batch else 0
         ctx.allowed = allowed()
         ctx.chain, ctx.trails, ctx.prepared = chain, trails, prepared if any(ctx.needs_input_grad) else []
-        ctx.save_for_backward(u, *tensors)
+        kept = [t if whole else u.new_empty(()) for t, whole in zip(tensors, chain.whole(), strict=True)]
+        ctx.shapes = [t.shape for t in tensors]
+        ctx.save_for_backward(u, *kept)
         assert result is not None
         return result
 
@@ -116,8 +122,8 @@ class _Run(torch.autograd.Function):
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Gradients of the signal and of every tensor, tile by tile."""
     chain: Chain = ctx.chain
-    u, *tensors = ctx.saved_tensors
-    groups = chain.groups(tensors)
+    u, *kept_tensors = ctx.saved_tensors
+    groups = chain.groups([t.expand(shape) for t, shape in zip(kept_tensors, ctx.shapes, strict=True)])
     needed = chain.groups(ctx.needs_input_grad[2:])
     prepared = ctx.prepared
     first = next((p for p, group in enumerate(needed) if any(group)), len(chain.links))
