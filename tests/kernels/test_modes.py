@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.kernels.modes import chunk_tables, generate, powers, times, toeplitz
+from centaurus.kernels.modes import Turned, chunk_tables, generate, powers, times, toeplitz
 from tests.reference import gradients, kernel_of, worst
 
 TIGHT = 1e-10
@@ -107,3 +107,11 @@ def test_the_tables_of_a_chunk_are_the_recurrence(chunk: int, seed: int) -> None
     left = left + torch.view_as_complex(torch.einsum("p,nph->nh", u, into).contiguous())
     assert worst([output], [torch.stack(outputs, -1)]) <= TIGHT
     assert worst([torch.view_as_real(left)], [torch.view_as_real(x)]) <= TIGHT
+
+
+def test_modes_of_their_logarithms_have_exact_gradients() -> None:
+    torch.manual_seed(0)
+    log_a = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
+    a = torch.view_as_complex(log_a.detach()).exp()
+    torch.testing.assert_close(torch.view_as_complex(Turned.apply(log_a)), a)
+    assert torch.autograd.gradcheck(Turned.apply, (log_a,))

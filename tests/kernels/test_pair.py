@@ -101,9 +101,9 @@ def test_products_by_onednn(
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch has no oneDNN here")
     used = []
-    by_onednn = precision._by_onednn
+    by_onednn = precision.by_onednn
     monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
-    monkeypatch.setattr(precision, "_by_onednn", lambda x, y: used.append(x.shape) or by_onednn(x, y))
+    monkeypatch.setattr(precision, "by_onednn", lambda x, y: used.append(x.shape) or by_onednn(x, y))
     torch.manual_seed(0)
     m, k, n = 96, 200, 130
     x = torch.randn(k, m).t() if x_transposed else torch.randn(m, k)

@@ -70,6 +70,14 @@ def test_pool_is_the_mean_of_a_hop(signal: Tensor) -> None:
     torch.testing.assert_close(AvgPool(4)(signal), F.avg_pool1d(signal, 4))
 
 
+@pytest.mark.parametrize("factor", [1, 2, 3, 4, 6, 8])
+def test_pool_gives_every_frame_its_share_of_the_gradient(factor: int) -> None:
+    u = torch.randn(2, 3, 24, dtype=torch.float64, requires_grad=True)
+    grad = torch.randn(2, 3, 24 // factor, dtype=torch.float64)
+    (found,) = torch.autograd.grad(AvgPool(factor)(u), u, grad)
+    torch.testing.assert_close(found, grad.repeat_interleave(factor, -1) / factor)
+
+
 def test_causal_conv_looks_back_only(signal: Tensor) -> None:
     layer = CausalConv(4).double()
     layer.bias.data += noise(4)

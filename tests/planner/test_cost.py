@@ -59,11 +59,12 @@ def test_the_recurrence_of_few_rows_takes_as_long_as_that_of_a_whole_vector() ->
 
 
 @pytest.mark.parametrize("chunks", [4, 40])
-def test_the_scan_over_chunks_has_half_a_call_for_each(chunks: int) -> None:
+def test_the_scan_over_chunks_has_a_fused_call_for_each(chunks: int) -> None:
     estimate = cost.chunked(rates(CALLS, samples=16 * chunks), "bn", "n", "n", "", "bn", 16)
     gemms, passes, tables = 3, 3, 3 + 2 + 40
-    assert estimate.seconds == pytest.approx(gemms + passes + tables + chunks / 2)
-    assert estimate.backward == pytest.approx(2 * gemms + 2 * 2 + 2 * tables + 2.5 * (1 + chunks / 2))
+    steps = chunks * cost.CHUNK_CALL
+    assert estimate.seconds == pytest.approx(gemms + passes + tables + steps)
+    assert estimate.backward == pytest.approx(2 * gemms + 2 * 2 + 2 * tables + 2.5 * (1 + steps))
 
 
 def test_every_tile_scans_its_own_chunks() -> None:
@@ -72,7 +73,7 @@ def test_every_tile_scans_its_own_chunks() -> None:
         cost.chunked(rates(device, samples=640, backward=False), "bn", "n", "n", "", "bn", 16)
         for device in (CALLS, small)
     )
-    assert tiled.seconds - whole.seconds == pytest.approx(3 * 40 / 2)
+    assert tiled.seconds - whole.seconds == pytest.approx(3 * 40 * cost.CHUNK_CALL)
 
 
 @pytest.mark.parametrize(("numbers", "tiles"), [(1, 1), (256, 1), (257, 2), (512, 2), (513, 4), (10_000, 4)])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from centaurus.nn import Stream
 from centaurus.ssm import SSM
-from centaurus.ssm.kernel import wrapped, zoh
+from centaurus.ssm.kernel import Simple, simple, wrapped, zoh
 
 EDGES = [0.0, -1e-40, -1e-30, -1e-12, -1e-4, -9.99e-4, -1.001e-3, -0.5, -80.0, -1e10, -1e25]
 
@@ -68,3 +68,17 @@ def test_streaming_equals_offline_for_phases_of_hundreds_of_radians(topology: st
         offline = net.eval()(u)
         live = Stream(net)(u)
     assert float((offline - live).abs().max()) < 5e-6 * float(offline.abs().max())
+
+
+def test_one_node_is_the_simple_rule_op_by_op() -> None:
+    """Values and gradients, with a Δ for each mode and with one that modes share."""
+    torch.manual_seed(0)
+    for shared in (False, True):
+        log_dt = torch.randn(3, 1 if shared else 4, dtype=torch.float64, requires_grad=True)
+        A_real, A_imag = (10 * torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        inputs = [log_dt, A_real, A_imag]
+        op_by_op = simple(-torch.nn.functional.softplus(A_real), A_imag, log_dt.exp().expand(3, 4))
+        grads = [torch.randn_like(x) for x in op_by_op]
+        torch.testing.assert_close(Simple.apply(*inputs), op_by_op)
+        expected = torch.autograd.grad(op_by_op, inputs, grads)
+        torch.testing.assert_close(torch.autograd.grad(Simple.apply(*inputs), inputs, grads), expected)

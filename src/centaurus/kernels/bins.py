@@ -46,6 +46,7 @@ class Bins(Link):
     native: bool
 
     wants_input = False
+    own_copies = True
 
     @cached_property
     def _channels(self) -> tuple[str, str, str]:
@@ -74,7 +75,7 @@ class Bins(Link):
         """The adjoint: (bins, 2 · channels, own) to (channels · own, t)."""
         if not self.native:
             table = _table(samples, self.length, spectra.dtype, spectra.device)
-            return spectra.reshape(len(table), -1).mT @ table
+            return multiplied(spectra.reshape(len(table), -1).mT, table)
         parts = spectra.unflatten(1, (2, -1)).flatten(2)
         if native.usable(parts):
             return native.signal(parts, samples, self.length)

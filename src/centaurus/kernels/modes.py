@@ -33,6 +33,24 @@ def powers(log_a: Tensor, steps: Tensor, conjugate: bool = False) -> Tensor:
     return torch.stack((magnitude * torch.cos(phase), magnitude * torch.sin(phase)), -1)
 
 
+class Turned(torch.autograd.Function):
+    """a of log a = (log|a|, angle), both with a last axis of 2."""
+
+    @staticmethod
+    def forward(ctx: Any, log_a: Tensor) -> Tensor:
+        growth, angle = log_a.unbind(-1)
+        a = torch.view_as_real(torch.polar(growth.exp(), angle))
+        ctx.save_for_backward(a)
+        return a
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        # d a = a (d log|a| + i d angle), so that both are parts of conj(a) times the gradient
+        return torch.view_as_real(torch.view_as_complex(a).conj() * torch.view_as_complex(grad.contiguous()))
+
+
 def generate(weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, out: str, length: int) -> Tensor:
     """k[out, τ] = Σ Re(weight · a^τ) with τ = αq + ρ: one GEMM of two tables of about √length columns.
 

@@ -19,7 +19,7 @@ from centaurus.kernels.precision import rounded_products
 from centaurus.kernels.scan import scan_backward, scan_forward
 from centaurus.native import functions as native
 
-NARROW = 160  # spectra of up to this many rows are transposed by threads rather than in blocks
+NARROW = 16  # spectra of more rows than this are transposed in blocks: at 128 rows in a third of the time
 
 Tensors = Sequence[Tensor]
 Backward = tuple[Tensor | None, list[Tensor]]
@@ -29,6 +29,11 @@ class Link(ABC):
     """One linear operation on the signal, with tensors that do not depend on it."""
 
     wants_input = True  # whether backward needs x itself
+
+    @property
+    def own_copies(self) -> bool:
+        """Whether ``prepare`` makes tensors of its own: of the others backward needs no more than the shapes."""
+        return False
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Return what is computed once for all tiles."""
@@ -157,6 +162,10 @@ class Scale(Link):
     length: int
     samples: int = 0
 
+    @property
+    def own_copies(self) -> bool:
+        return self.samples > 0
+
     def prepare(self, tensors: Tensors) -> Tensors:
         return [torch.fft.rfft(padded(tensors[0], self.length))] if self.samples else tensors
 
@@ -196,6 +205,10 @@ class Multiply(Link):
 
     wants_input = False
 
+    @property
+    def own_copies(self) -> bool:
+        return self.samples > 0
+
     @cached_property
     def _groups(self) -> tuple[str, str, str, str]:
         """Indices that are shared, summed, the signal's own, and new from the kernel."""
@@ -218,7 +231,7 @@ class Multiply(Link):
     def _rows(self, bins: Tensor, order: str, sizes: dict[str, int], out: str) -> Tensor:
         """Matrices back to (…, f) in the order of ``out``."""
         f, shape = sizes[out[-1]], [sizes[i] for i in order]
-        if math.prod(shape) > NARROW:  # a flat transposition goes in blocks, on one thread
+        if math.prod(shape) > NARROW:  # a flat transposition goes in blocks
             x = bins.view(f, -1).t().contiguous().view([*shape, f])
         else:
             x = bins.view([f, *shape]).movedim(0, -1).contiguous()

@@ -166,12 +166,13 @@ def onednn_faster(threads: int) -> bool:
             begin = time.perf_counter()
             torch.mm(x, x)
             middle = time.perf_counter()
-            _by_onednn(x, x)
+            by_onednn(x, x)
             own, other = min(own, middle - begin), min(other, time.perf_counter() - middle)
     return own > WORTHWHILE * other
 
 
-def _by_onednn(x: Tensor, y: Tensor) -> Tensor:
+def by_onednn(x: Tensor, y: Tensor) -> Tensor:
+    """``x @ y`` by oneDNN without gradients, where ``suits_onednn`` and x is contiguous."""
     made: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.t(), None, "none", [], "")
     return made
 
@@ -192,7 +193,7 @@ def suits_onednn(x: Tensor, y: Tensor) -> bool:
 
 def multiplied(x: Tensor, y: Tensor) -> Tensor:
     """Return ``x @ y`` without gradients, by the faster of torch's libraries."""
-    return _by_onednn(x.contiguous(), y) if suits_onednn(x, y) else x @ y
+    return by_onednn(x.contiguous(), y) if suits_onednn(x, y) else x @ y
 
 
 class _Product(torch.autograd.Function):

@@ -100,19 +100,53 @@ INLINE void run_one(const vec *u, vec *y, vec *x, const vec *c, int n) {
   x[0] = r, x[1] = i;
 }
 
-INLINE void save(float *saved, const Shape *z, const Rows *r, const long *modes, long m, const vec *x) {
-  for (int k = 0; k < r->count; k++) {
+/* Lanes whose states lie side by side in memory: a whole vector, half of one, or each by itself. */
+INLINE int together(const Shape *z) { return z->b % LANES == 0 ? LANES : 2 * z->b == LANES ? LANES / 2 : 1; }
+
+INLINE void save(float *saved, const Shape *z, const Rows *r, const long *modes, long m, const vec *x, int side) {
+  for (int k = 0; k < r->count; k += side) {
     float *at = saved + 2 * (modes[k] + m) * z->b + r->b[k];
-    at[0] = x[0][k];
-    at[z->b] = x[1][k];
+    memcpy(at, (const float *)&x[0] + k, sizeof(float) * side);
+    memcpy(at + z->b, (const float *)&x[1] + k, sizeof(float) * side);
   }
 }
 
-INLINE void recall(const float *saved, const Shape *z, const Rows *r, const long *modes, long m, vec *x) {
-  for (int k = 0; k < LANES; k++) {
+INLINE void recall(const float *saved, const Shape *z, const Rows *r, const long *modes, long m, vec *x, int side) {
+  for (int k = 0; k < LANES; k += side) {
     const float *at = saved + 2 * (modes[k] + m) * z->b + r->b[k];
-    x[0][k] = at[0];
-    x[1][k] = at[z->b];
+    memcpy((float *)&x[0] + k, at, sizeof(float) * side);
+    memcpy((float *)&x[1] + k, at + z->b, sizeof(float) * side);
+  }
+}
+
+/* States of `count` modes from mode m on, each length known to the compiler. */
+INLINE void save_all(float *saved, const Shape *z, const Rows *r, const long *modes, long m, int count, const vec *x) {
+  const int side = together(z);
+  for (int q = 0; q < count; q++)
+    if (side == LANES && r->count == LANES)
+      save(saved, z, r, modes, m + q, x + 2 * q, LANES);
+    else if (side == LANES / 2 && r->count % side == 0)
+      save(saved, z, r, modes, m + q, x + 2 * q, LANES / 2);
+    else
+      save(saved, z, r, modes, m + q, x + 2 * q, 1);
+}
+
+INLINE void recall_all(const float *saved, const Shape *z, const Rows *r, const long *modes, long m, int count, vec *x) {
+  const int side = together(z);
+  for (int q = 0; q < count; q++)
+    if (side == LANES && r->count == LANES)
+      recall(saved, z, r, modes, m + q, x + 2 * q, LANES);
+    else if (side == LANES / 2 && r->count == LANES)
+      recall(saved, z, r, modes, m + q, x + 2 * q, LANES / 2);
+    else
+      recall(saved, z, r, modes, m + q, x + 2 * q, 1);
+}
+
+/* Ask for the states of a pair of channels early: they lie apart, and no processor foresees where. */
+INLINE void expect(const float *saved, const Shape *z, const Rows *r, const long *modes) {
+  for (int k = 0; k < LANES; k += together(z)) {
+    const char *at = (const char *)(saved + 2 * modes[k] * z->b + r->b[k]);
+    for (long byte = 0; byte < 8 * z->m * z->b; byte += 64) __builtin_prefetch(at + byte);
   }
 }
 
@@ -149,9 +183,8 @@ int centaurus_scan_forward(const float *u, float *y, const float *a, const float
       if (saved)
         for (int q = 0; q < groups; q++)
           for (long i = 0; i < z.i; i++)
-            for (long m = 0; m < z.m; m++)
-              save(saved + start / BLOCK * per_block, &z, &r[q], modes + (q * z.i + i) * LANES, m,
-                   x + 2 * ((q * z.i + i) * z.m + m));
+            save_all(saved + start / BLOCK * per_block, &z, &r[q], modes + (q * z.i + i) * LANES, 0, (int)z.m,
+                     x + 2 * (q * z.i + i) * z.m);
       memset(y0, 0, sizeof(vec) * 2 * BLOCK);
       if (groups == 2) {
         gather(in[0], start, n, u0);
@@ -178,69 +211,77 @@ int centaurus_scan_forward(const float *u, float *y, const float *a, const float
   return failed;
 }
 
-/* One mode through a block both ways. x: state before the block; p: adjoint state after it, then before it;
-   d: gradients of (a, w) in four vectors; path: room for the states. */
+/* One mode through a block both ways, with the adjoint state p[t] = conj(a) p[t+1] + g[t], which leaves out w: then
+   du = Re(conj(w) p), dw = Σ u p, da = conj(w) Σ conj(x[t-1]) p, where the caller multiplies by conj(w) at the end.
+   x: state before the block; p: adjoint state after it, then before it; d: the sums of (a, w) in four vectors; path:
+   room for the states. Coefficients are copied, so that no store to du makes the compiler load them again. */
 INLINE void back_one(const vec *u, const vec *g, vec *du, const vec *x, vec *p, const vec *c, vec *d, int n,
                      vec *path) {
+  const vec ar = c[0], ai = c[1], wr = c[2], wi = c[3];
   vec r = x[0], i = x[1];
   for (int t = 0; t < n; t++) {
     path[2 * t] = r, path[2 * t + 1] = i;
-    vec s = c[0] * r + (u[t] - c[1] * i);
-    i = c[0] * i + c[1] * r;
+    vec s = ar * r + (u[t] - ai * i);
+    i = ar * i + ai * r;
     r = s;
   }
-  path[2 * n] = r, path[2 * n + 1] = i;
   vec pr = p[0], pi = p[1], dar = {0}, dai = {0}, dwr = {0}, dwi = {0};
   for (int t = n - 1; t >= 0; t--) {
-    const vec q = g[t], *at = path + 2 * t;
-    vec s = c[0] * pr + (c[1] * pi + c[2] * q);
-    pi = c[0] * pi - (c[1] * pr + c[3] * q);
+    const vec xr = path[2 * t], xi = path[2 * t + 1], v = u[t];
+    vec s = ar * pr + (ai * pi + g[t]);
+    pi = ar * pi - ai * pr;
     pr = s;
-    du[t] += pr;
-    dwr += q * at[2];
-    dwi -= q * at[3];
-    dar += at[0] * pr + at[1] * pi;
-    dai += at[0] * pi - at[1] * pr;
+    du[t] += wr * pr + wi * pi;
+    dwr += v * pr;
+    dwi += v * pi;
+    dar += xr * pr + xi * pi;
+    dai += xr * pi - xi * pr;
   }
   p[0] = pr, p[1] = pi;
   d[0] += dar, d[1] += dai, d[2] += dwr, d[3] += dwi;
 }
 
-/* The same for two modes at a time. */
-INLINE void back_two(const vec *u0, const vec *u1, const vec *g0, const vec *g1, vec *du0, vec *du1, const vec *x,
-                     vec *p, const vec *c, vec *d, int n, vec *path, int same) {
-  vec r0 = x[0], i0 = x[1], r1 = x[2], i1 = x[3];
+/* States of `count` modes of a block, before every sample: path is (sample, mode, 2). */
+INLINE void retrace(const vec *u0, const vec *u1, const vec *x, const vec *c, int n, vec *path, int count, int same) {
+  vec r[4], i[4];
+  for (int k = 0; k < count; k++) r[k] = x[2 * k], i[k] = x[2 * k + 1];
   for (int t = 0; t < n; t++) {
-    vec *at = path + 4 * t, v0 = u0[t], v1 = same ? v0 : u1[t];
-    at[0] = r0, at[1] = i0, at[2] = r1, at[3] = i1;
-    vec s0 = c[0] * r0 + (v0 - c[1] * i0), s1 = c[4] * r1 + (v1 - c[5] * i1);
-    i0 = c[0] * i0 + c[1] * r0;
-    i1 = c[4] * i1 + c[5] * r1;
-    r0 = s0;
-    r1 = s1;
+    vec *at = path + 2 * count * t;
+#pragma GCC unroll 4
+    for (int k = 0; k < count; k++) {
+      const vec v = same || !k ? u0[t] : u1[t], s = c[4 * k] * r[k] + (v - c[4 * k + 1] * i[k]);
+      at[2 * k] = r[k], at[2 * k + 1] = i[k];
+      i[k] = c[4 * k] * i[k] + c[4 * k + 1] * r[k];
+      r[k] = s;
+    }
   }
-  path[4 * n] = r0, path[4 * n + 1] = i0, path[4 * n + 2] = r1, path[4 * n + 3] = i1;
+}
+
+/* The way back for two modes at a time, whose states are two of `count` in path. */
+INLINE void back_two(const vec *u0, const vec *u1, const vec *g0, const vec *g1, vec *du0, vec *du1, vec *p,
+                     const vec *c, vec *d, int n, const vec *path, int count, int same) {
+  const vec ar0 = c[0], ai0 = c[1], wr0 = c[2], wi0 = c[3], ar1 = c[4], ai1 = c[5], wr1 = c[6], wi1 = c[7];
   vec pr0 = p[0], pi0 = p[1], pr1 = p[2], pi1 = p[3];
-  vec ar0 = {0}, ai0 = {0}, wr0 = {0}, wi0 = {0}, ar1 = {0}, ai1 = {0}, wr1 = {0}, wi1 = {0};
+  vec dar0 = {0}, dai0 = {0}, dwr0 = {0}, dwi0 = {0}, dar1 = {0}, dai1 = {0}, dwr1 = {0}, dwi1 = {0};
   for (int t = n - 1; t >= 0; t--) {
-    const vec *at = path + 4 * t, q0 = g0[t], q1 = same ? q0 : g1[t];
-    vec s0 = c[0] * pr0 + (c[1] * pi0 + c[2] * q0), s1 = c[4] * pr1 + (c[5] * pi1 + c[6] * q1);
-    pi0 = c[0] * pi0 - (c[1] * pr0 + c[3] * q0);
-    pi1 = c[4] * pi1 - (c[5] * pr1 + c[7] * q1);
+    const vec *at = path + 2 * count * t, q0 = g0[t], q1 = same ? q0 : g1[t], v0 = u0[t], v1 = same ? v0 : u1[t];
+    vec s0 = ar0 * pr0 + (ai0 * pi0 + q0), s1 = ar1 * pr1 + (ai1 * pi1 + q1);
+    pi0 = ar0 * pi0 - ai0 * pr0;
+    pi1 = ar1 * pi1 - ai1 * pr1;
     pr0 = s0;
     pr1 = s1;
     if (same) {
-      du0[t] += pr0 + pr1;
+      du0[t] += (wr0 * pr0 + wi0 * pi0) + (wr1 * pr1 + wi1 * pi1);
     } else {
-      du0[t] += pr0;
-      du1[t] += pr1;
+      du0[t] += wr0 * pr0 + wi0 * pi0;
+      du1[t] += wr1 * pr1 + wi1 * pi1;
     }
-    wr0 += q0 * at[4], wi0 -= q0 * at[5], wr1 += q1 * at[6], wi1 -= q1 * at[7];
-    ar0 += at[0] * pr0 + at[1] * pi0, ai0 += at[0] * pi0 - at[1] * pr0;
-    ar1 += at[2] * pr1 + at[3] * pi1, ai1 += at[2] * pi1 - at[3] * pr1;
+    dwr0 += v0 * pr0, dwi0 += v0 * pi0, dwr1 += v1 * pr1, dwi1 += v1 * pi1;
+    dar0 += at[0] * pr0, dai0 += at[0] * pi0, dar1 += at[2] * pr1, dai1 += at[2] * pi1;
+    dar0 += at[1] * pi0, dai0 -= at[1] * pr0, dar1 += at[3] * pi1, dai1 -= at[3] * pr1;
   }
   p[0] = pr0, p[1] = pi0, p[2] = pr1, p[3] = pi1;
-  d[0] += ar0, d[1] += ai0, d[2] += wr0, d[3] += wi0, d[4] += ar1, d[5] += ai1, d[6] += wr1, d[7] += wi1;
+  d[0] += dar0, d[1] += dai0, d[2] += dwr0, d[3] += dwi0, d[4] += dar1, d[5] += dai1, d[6] += dwr1, d[7] += dwi1;
 }
 
 /* Input rows first … last (in groups of LANES). da and dw are added to. Returns 0, or 1 without memory. */
@@ -249,7 +290,7 @@ int centaurus_scan_backward(const float *u, const float *dy, const float *a, con
   const Shape z = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
   const long each = z.j * z.m, count = z.s * z.i * z.b, per_block = 2 * z.s * z.j * z.i * z.m * z.b;
   const int lone = each == 1;
-  vec *p = vectors(4 * each), *c = vectors(8 * each), *d = vectors(8 * each), *room = vectors(6 * BLOCK + 4 * BLOCK + 4);
+  vec *p = vectors(4 * each), *c = vectors(8 * each), *d = vectors(8 * each), *room = vectors(6 * BLOCK + 8 * BLOCK);
   long *modes = malloc(sizeof(long) * 2 * LANES * (size_t)z.j);
   const int failed = !p || !c || !d || !room || !modes;
   const unsigned subnormals = flush_subnormals();
@@ -279,32 +320,42 @@ int centaurus_scan_backward(const float *u, const float *dy, const float *a, con
       const long start = block * BLOCK;
       const int n = z.t - start < BLOCK ? (int)(z.t - start) : BLOCK;
       const float *states = saved + block * per_block;
-      vec x[4] = {{0}};
+      vec x[8] = {{0}};
       memset(d0, 0, sizeof(vec) * 2 * BLOCK);
       gather(in[0], start, n, u0);
       if (groups == 2) {
         gather(in[1], start, n, u1);
         gather(from[0], start, n, g0);
         gather(from[1], start, n, g1);
-        recall(states, &z, &r[0], modes, 0, x);
-        recall(states, &z, &r[1], modes + LANES, 0, x + 2);
-        back_two(u0, u1, g0, g1, d0, d1, x, p, c, d, n, path, 0);
+        recall_all(states, &z, &r[0], modes, 0, 1, x);
+        recall_all(states, &z, &r[1], modes + LANES, 0, 1, x + 2);
+        retrace(u0, u1, x, c, n, path, 2, 0);
+        back_two(u0, u1, g0, g1, d0, d1, p, c, d, n, path, 2, 0);
         scatter(out[1], r[1].count, start, n, d1);
       } else {
         for (long j = 0; j < z.j; j++) {
           const float *rows[LANES];
           for (int k = 0; k < LANES; k++) rows[k] = from[0][k] + j * z.b * z.t;
           gather(rows, start, n, g0);
+          const long *own = modes + j * LANES;
+          if (block) expect(states - per_block, &z, &r[0], own);
           long m = 0;
+          for (; m + 4 <= z.m; m += 4) {
+            long at = j * z.m + m;
+            recall_all(states, &z, &r[0], own, m, 4, x);
+            retrace(u0, u0, x, c + 4 * at, n, path, 4, 1);
+            back_two(u0, u0, g0, g0, d0, d0, p + 2 * at, c + 4 * at, d + 4 * at, n, path, 4, 1);
+            back_two(u0, u0, g0, g0, d0, d0, p + 2 * at + 4, c + 4 * at + 8, d + 4 * at + 8, n, path + 4, 4, 1);
+          }
           for (; m + 2 <= z.m; m += 2) {
             long at = j * z.m + m;
-            recall(states, &z, &r[0], modes + j * LANES, m, x);
-            recall(states, &z, &r[0], modes + j * LANES, m + 1, x + 2);
-            back_two(u0, u0, g0, g0, d0, d0, x, p + 2 * at, c + 4 * at, d + 4 * at, n, path, 1);
+            recall_all(states, &z, &r[0], own, m, 2, x);
+            retrace(u0, u0, x, c + 4 * at, n, path, 2, 1);
+            back_two(u0, u0, g0, g0, d0, d0, p + 2 * at, c + 4 * at, d + 4 * at, n, path, 2, 1);
           }
           if (m < z.m) {
             long at = j * z.m + m;
-            recall(states, &z, &r[0], modes + j * LANES, m, x);
+            recall_all(states, &z, &r[0], own, m, 1, x);
             back_one(u0, g0, d0, x, p + 2 * at, c + 4 * at, d + 4 * at, n, path);
           }
         }
@@ -316,7 +367,9 @@ int centaurus_scan_backward(const float *u, const float *dy, const float *a, con
         for (int k = 0; k < r[q].count; k++) {
           long mode = 2 * (modes[(q * z.j + at / z.m) * LANES + k] + at % z.m);
           const vec *own = d + 4 * (q * each + at);
-          da[mode] += own[0][k], da[mode + 1] += own[1][k], dw[mode] += own[2][k], dw[mode + 1] += own[3][k];
+          const float wr = w[mode], wi = w[mode + 1];
+          da[mode] += wr * own[0][k] + wi * own[1][k], da[mode + 1] += wr * own[1][k] - wi * own[0][k];
+          dw[mode] += own[2][k], dw[mode + 1] += own[3][k];
         }
     g += groups;
   }

@@ -152,6 +152,38 @@ def _affine(
     return torch.addcmul(before[:, *at], x, gain, out=out).add_(shift)
 
 
+def pooled(x: Tensor, factor: int) -> Tensor:
+    """Return the mean of every ``factor`` frames of (c, frames): (c, frames / factor)."""
+    kind = x.device.type
+    rounded = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    plain = x.dtype in (torch.float32, torch.float64) and not rounded and not torch.compiler.is_compiling()
+    if plain and torch.is_grad_enabled() and x.requires_grad:
+        made: Tensor = _Pooled.apply(x, factor)
+        return made
+    return _mean(x, factor)
+
+
+def _mean(x: Tensor, factor: int) -> Tensor:
+    return x.view(len(x), -1, factor) @ x.new_full((factor,), 1 / factor)
+
+
+class _Pooled(torch.autograd.Function):
+    """The mean of every few frames, whose gradient is repeated by pairs: four times as fast as a product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: int) -> Tensor:
+        ctx.factor = factor
+        return _mean(x, factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        g, left = g / ctx.factor, ctx.factor
+        while left % 2 == 0:
+            g, left = torch.view_as_real(torch.complex(g, g)).flatten(-2), left // 2
+        return g if left == 1 else g.repeat_interleave(left, dim=-1), None
+
+
 def taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the convolution of (c, b, t + k - 1) with taps (c, k), as sums of shifted copies."""
     learning = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)

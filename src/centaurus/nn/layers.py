@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from centaurus.kernels.precision import projected
 from centaurus.layer import Counts, Layer, State, check_channels, state_tensors
-from centaurus.nn.fused import finish, taps
+from centaurus.nn.fused import finish, pooled, taps
 from centaurus.ssm.kernel import kaiming_uniform
 
 MEMORY = "use SSM, CausalConv or LayerNorm, which keep their state in a stream"
@@ -151,8 +151,7 @@ class AvgPool(Stateless):
         return {"factor": self.hop}
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
-        x = flat(u).view(u.shape[1], -1, self.hop)
-        return unflat(x @ x.new_full((self.hop,), 1 / self.hop), u.shape[0]), ()
+        return unflat(pooled(flat(u), self.hop), u.shape[0]), ()
 
 
 class SiLU(Stateless):

@@ -20,8 +20,8 @@ FFT_FLOPS = 2.5  # times n log2 n: a real transform of n samples, half of a comp
 KEPT_BYTES = 96 << 20  # a signal's intermediates in time are kept for backward up to this size in all
 
 # A GEMM with few rows, columns or terms runs below its rate: fitted factors 1 + x / size.
-NARROW_ROWS, NARROW_DEPTH, NARROW_COLUMNS = 4, 8, 6
-GEMM_REUSE = 4  # of a GEMM's traffic only a quarter reaches memory, fitted
+NARROW_ROWS, NARROW_DEPTH, NARROW_COLUMNS = 2, 12, 10
+GEMM_REUSE = 2  # of a GEMM's traffic only a half reaches memory, fitted
 TRANSFORM_CALLS = 2  # pad and transform
 TILE_CALLS = 8  # slice, permute and accumulate for every further tile
 SPECTRUM_PASSES = 1.5  # a complex product element by element, against a pass over real numbers of the same size
@@ -32,7 +32,7 @@ GENERATE_CALLS = 20  # powers of two, two tables by doubling, their product and 
 TOEPLITZ_PASSES = 3  # tile, cut and arrange
 TOEPLITZ_CALLS = 6
 TOEPLITZ_COPIES = 3  # bytes of a Toeplitz table that stay for backward, in tables
-CHUNK_CALL = 0.5  # a step of the scan over chunks is one fused call, half of an ordinary one
+CHUNK_CALL = 1.2  # a step of the scan over chunks, a fused call on complex numbers, in ordinary calls, fitted
 CHUNK_TABLE_CALLS = 40
 CHUNK_TABLE_POWERS = 4  # real numbers of the weighted powers, for each weight and sample of a chunk
 CHUNK_TABLE_KEPT = 8  # the same, kept for backward with their gradients

@@ -75,13 +75,13 @@ class Device:
         _stored.cache_clear()
 
 
-ONE = Device(  # measured by calibrate on an AMD EPYC (Zen 4); bandwidth and transpose as fitted for two threads
+ONE = Device(  # an AMD EPYC (Zen 5); products and transforms as calibrate measures them, the rest fitted to timed plans
     name="cpu (1 thread, AVX-512)",
-    gemm=87e9,
-    complex_gemm=59e9,
+    gemm=119e9,
+    complex_gemm=106e9,
     matrix=0.09e-6,
-    fft=28e9,
-    bandwidth=12e9,
+    fft=44e9,
+    bandwidth=16e9,
     transpose=5e9,
     fresh=1.9e9,
     exp=0.088e9,
@@ -106,7 +106,7 @@ CPU = Device(
 CPUS = {1: ONE, 2: CPU}
 """Default profiles by threads."""
 
-SCAN, SPECTRA = 7e9, 26e9  # native code on one of these cores; bench/contraction.py random chose the first
+SCAN, SPECTRA = 7e9, 26e9  # native code on one of these cores, fitted to timed plans like the rates above
 
 CUDA = Device(
     name="cuda (unmeasured)",

@@ -213,6 +213,10 @@ class SSM(Layer):
     def _modes(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return (log Ā, w), both (K's indices, 2)."""
         t = self.topology
+        if self.discretization == "simple" and not torch.compiler.is_compiling():
+            log_dt = align(self.log_dt.to(dtype), t.step_indices(), t.modes)
+            log_a, w = kernel.Simple.apply(log_dt, self.A_real.to(dtype), self.A_imag.to(dtype))
+            return log_a, w
         dt = align(torch.exp(self.log_dt.to(dtype)), t.step_indices(), t.modes)
         re, im = -nn.functional.softplus(self.A_real.to(dtype)), self.A_imag.to(dtype)
         dt = dt.expand_as(re)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import distributed, nn
 
-from centaurus.kernels.precision import multiplied, suits_onednn
+from centaurus.kernels.precision import by_onednn, suits_onednn
 from centaurus.models.network import Network
 
 SPARED = ("bias", "D")
@@ -84,16 +84,24 @@ class Muon(torch.optim.AdamW):
         super().step()
 
     def _turn(self, matrices: list[nn.Parameter], lr: float, decay: float) -> None:
-        ahead = []
+        if not matrices:
+            return
+        gradients, momenta = [], []
         for p in matrices:
             gradient, state = p.grad, self.state[p]
             assert gradient is not None
             state.setdefault("step", torch.zeros(()))  # AdamW looks for it when it is restored
-            momentum = state.setdefault("momentum", torch.zeros_like(p)).lerp_(gradient, 1 - MOMENTUM)
-            ahead.append(gradient.lerp(momentum, MOMENTUM).flatten(1))
+            if "momentum" not in state:
+                state["momentum"] = torch.zeros_like(p)
+            gradients.append(gradient)
+            momenta.append(state["momentum"])
             p.grad = None  # AdamW has nothing left to do for it
-        for p, update in zip(matrices, self._turned(ahead), strict=True):
-            p.mul_(1 - lr * decay).add_(update.reshape(p.shape), alpha=-lr * SIZE * max(update.shape) ** 0.5)
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+        updates = self._turned([x.flatten(1) for x in ahead])
+        torch._foreach_mul_([*matrices], 1 - lr * decay)
+        for p, update in zip(matrices, updates, strict=True):
+            p.add_(update.reshape(p.shape), alpha=-lr * SIZE * max(update.shape) ** 0.5)
 
     def _turned(self, matrices: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the orthogonal matrix next to each. Of many processes each finds a part, and gets the others'."""
@@ -151,10 +159,13 @@ def _by_matrix(x: torch.Tensor) -> torch.Tensor:
     """The rounds of ``orthogonal`` for one matrix, by products of the faster library."""
     a, b, c = QUINTIC
     x = x.contiguous()
-    for _ in range(5):
-        square = multiplied(x, x.t())
-        polynomial = multiplied(square, square).mul_(c).add_(square, alpha=b)
-        x = multiplied(polynomial, x).add_(x, alpha=a)
+    for _ in range(5):  # (a + b S + c S²) x with S = x xᵀ; the numbers go onto diagonals, which are short
+        square = by_onednn(x, x.t())
+        inner = square * c
+        inner.diagonal().add_(b)
+        outer = by_onednn(square, inner)
+        outer.diagonal().add_(a)
+        x = by_onednn(outer, x)
     return x
 
 

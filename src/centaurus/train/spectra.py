@@ -41,6 +41,12 @@ def frames_of(x: Tensor, size: int, hop: int) -> Tensor:
     return torch.fft.rfft(x.unfold(-1, size, hop) * constant(_window, x, size))
 
 
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Return Σ x y over a last axis of 2: a sum over so short an axis takes three times as long."""
+    (a, b), (c, d) = x.unbind(-1), y.unbind(-1)
+    return torch.addcmul(a * c, b, d)
+
+
 def _back(grad: Tensor, size: int, hop: int, samples: int) -> Tensor:
     """Return the gradient of the signal from that of its spectra (rows, frames, bins); overwrites ``grad``."""
     grad[..., 1:-1] *= 0.5  # the inverse transform counts these bins twice
@@ -63,7 +69,8 @@ class Power(torch.autograd.Function):
         spectrum = frames_of(x, size, hop)
         ctx.save_for_backward(spectrum)
         ctx.form = size, hop, x.shape[-1]
-        return torch.view_as_real(spectrum).square().sum(-1)
+        parts = torch.view_as_real(spectrum)
+        return dot(parts, parts)
 
     @staticmethod
     @once_differentiable
@@ -108,15 +115,15 @@ def differences(
     ours: Tensor, theirs: Tensor, weights: Tensor, floor: float, power: float, share: float
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sum of differences of compressed spectra (frames, bins, 2), and the gradient of ``ours``."""
-    p, p2 = (x.square().sum(-1).add_(floor) for x in (ours, theirs))
+    p, p2 = (dot(x, x).add_(floor) for x in (ours, theirs))
     small, small2 = p ** (power / 2), p2 ** (power / 2)
     scale, scale2 = small * p.rsqrt(), small2 * p2.rsqrt()
     magnitudes = small - small2
     parts = (ours * scale[..., None]).sub_(theirs * scale2[..., None])
-    each = parts.square().sum(-1).mul_(1 - share).addcmul_(magnitudes, magnitudes, value=share)
+    each = dot(parts, parts).mul_(1 - share).addcmul_(magnitudes, magnitudes, value=share)
     total = (each.sum(0) * weights).sum()
     # d |X|^c = c |X|^c / p X·dX, and dZ = scale dX + (c - 1) scale / p X (X·dX)
-    along = (parts * ours).sum(-1).mul_(scale).mul_(2 * (1 - share) * (power - 1))
+    along = dot(parts, ours).mul_(scale).mul_(2 * (1 - share) * (power - 1))
     along = along.addcmul_(magnitudes, small, value=2 * share * power).div_(p).mul_(weights)
     grad = parts.mul_((scale * weights).mul_(2 * (1 - share))[..., None])
     return total, grad.addcmul_(ours, along[..., None])
