@@ -6,7 +6,7 @@ The folders are those of scripts/kws_30.py; ``--start commands`` goes on from th
 after the first blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
 words begin and end. States are carried from stream to stream in the second half: without that a recogniser goes deaf
 as it listens. With ``--blank`` the finished model says nothing less readily: a number that is taken from the logit of
-CTC's blank, chosen by word errors on the validation list.
+CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank NUMBER`` does only that.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ FRAMES = PER_SECOND / STACK  # of the network in a second
 CTC, SPOTTER, BEGINS = 0.3, 0.5, 0.5  # weights of the losses; that of ends is 1
 NEGATIVES = (0.2, 0.3)  # shares of streams with other speech, at first and from SPARSE on
 PAUSED = ((0.5, 0.3, 0.2), (0.35, 0.3, 0.35))  # shares of the ranges of pauses
+SHARED = 4  # blocks before the loss of the spotter
 
 
 class Both(nn.Module):
-    """A recogniser and the spotter whose blocks are its first."""
+    """A recogniser, and the last layers of a spotter behind its first blocks."""
 
     def __init__(self, net: Recognizer, spotter: Classifier) -> None:
         super().__init__()
         self.net = net
         mine, theirs = (dict(behind_mel(one).named_children()) for one in (net, spotter))
         blocks = list(mine["blocks"].children())
-        shared = len(list(theirs["blocks"].children()))
-        self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:shared])})
+        self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:SHARED])})
         self.spot = Serial({"last": theirs["last"], "out": theirs["out"]})
-        self.rest = Serial({"blocks": Serial(blocks[shared:]), "last": mine["last"], "out": mine["out"]})
+        self.rest = Serial({"blocks": Serial(blocks[SHARED:]), "last": mine["last"], "out": mine["out"]})
 
     def forward(self, x: torch.Tensor, state: State | None) -> tuple[torch.Tensor, torch.Tensor, State]:
         """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames), and the state."""
@@ -129,6 +129,8 @@ def said(tokens: torch.Tensor, streams: list[Stream]) -> torch.Tensor:
     """CTC for a word, of the streams in which nothing else is said."""
     rows = [row for row, stream in enumerate(streams) if stream.complete]
     words = torch.tensor([label for row in rows for label, _, _ in streams[row].said])
+    if not len(words):
+        return tokens.new_zeros(())
     counts = torch.tensor([len(streams[row].said) for row in rows])
     frames = torch.full_like(counts, tokens.shape[-1])
     each = nn.functional.ctc_loss(
@@ -149,9 +151,11 @@ def main() -> None:
     names = list(spotter.settings["classes"])[:-1]
     net = recognizer(DEEPER, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
     go_on_from(options.start, net)
-    corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
-    streams = read_streams(options, corpora, names, spotter)
-    trained = train(net, spotter, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
+    trained = net
+    if options.minutes:
+        corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
+        streams = read_streams(options, corpora, names, spotter)
+        trained = train(net, spotter, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
     with torch.no_grad():
         trained.body.out.bias[0] -= options.blank
     save(trained, options.out)

@@ -7,12 +7,13 @@
 
 FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
 noise packs or any folders; ``--pairs`` takes VoiceBank+DEMAND, whose noise is used. With ``--word`` one word is told
-from everything else. With ``--start`` a model of the same table is trained further: what it hears in other speech and
-noise is drawn more often, and words that are said there have no weight. At first most streams are words that follow
-each other closely, later there is more other speech and quiet; states are carried from stream to stream at the end, and
-the weights are an exponential average. Products are rounded to bfloat16 where the processor has instructions for it.
-Minutes are those of the processor, so that what else it does changes nothing; every five of them a checkpoint OUT.pt is
-written, from which the same command goes on.
+from everything else. With ``--start`` a model of the same table, or with ``--blocks`` one of fewer, is trained further:
+what it hears in other speech and noise is drawn more often, found anew after two thirds, and words that are said there
+have no weight. At first most streams are words that follow each other closely, later there is more other speech and
+quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
+rounded to bfloat16 where the processor has instructions for it. Minutes are those of the processor, so that what else
+it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the same command goes on.
+``--minutes 0 --start FILE --threshold NUMBER`` only sets the threshold.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from mel_streams import MelStreams, Sound, judged, noise_of_pairs, sounds_of, words_of
+from denoise_16k import grow
+from mel_streams import ALONE, WHOLE, MelStreams, Sound, judged, noise_of_pairs, opened, sounds_of, words_of
 from torch import nn
 
 from centaurus.data import Corpus, open_corpus
@@ -33,6 +36,7 @@ from centaurus.decode import BACKGROUND
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State, map_state, reset
 from centaurus.models import Classifier, Recognizer, classifier, load_network, save
+from centaurus.models.tables import CLASSIFIERS, SpotterTable
 from centaurus.nn import Serial
 from centaurus.recipes.launch import go_on_from
 from centaurus.system import replacing
@@ -44,6 +48,7 @@ CARRIED = 0.85  # from this share of training on states go from stream to stream
 EVERY = 300  # seconds between checkpoints
 RESET = 4  # rows of a batch whose state starts anew
 CUT = 16  # frames after the seam of two streams: what was said before it may still be heard
+WINDOW = 0.32  # seconds over which the model that ships averages probabilities
 NEGATIVES = (0.15, 0.3)  # shares of streams with other speech, before and after
 PAUSED = ((0.4, 0.4, 0.2), (0.15, 0.35, 0.5))  # shares of the ranges of pauses, before and after
 
@@ -57,9 +62,13 @@ def train(
     step, spent = restore(checkpoint, net, optimizer, average, streams)
     begin = time.process_time() - spent
     state: State | None = None
+    again = True  # other sounds are heard once more where words become sparse
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
         streams.paused = PAUSED[progress > SPARSE]
+        if again and progress > SPARSE:
+            again = False
+            streams.hear(behind_mel(average.net), net.settings["classes"][:-1])
         x, labels, weights = streams.batch(ROWS, NEGATIVES[progress > SPARSE])
         with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
             if progress < CARRIED:
@@ -143,19 +152,45 @@ def main() -> None:
     add_corpora(parser)
     parser.add_argument("--word", help="one word against everything else")
     parser.add_argument("--table", default="kws-mel", help="kws-mel or wake-mel")
+    parser.add_argument("--threshold", type=float, default=0.5, help="probability of a report, kept in the file")
+    parser.add_argument(
+        "--blocks", type=int, help="other than the table's; those that --start lacks add nothing at first"
+    )
+    parser.add_argument("--expansion", type=float, help="of the FFNs; of wider ones the largest units are kept")
+    parser.add_argument("--alone", type=float, default=ALONE, help="share of streams that are noise alone")
+    parser.add_argument("--altered", type=float, default=0.0, help="share of that at another speed and pitch")
+    parser.add_argument("--bursts", type=float, default=0.0, help="share of that cut into bursts")
+    parser.add_argument("--whole", type=float, default=WHOLE, help="share of words that keep all of their clip")
     parser.add_argument("--negatives", type=float, default=2.5, help="weight of the background; that of words is 3")
     options = parser.parse_args()
     torch.manual_seed(0)
     corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
     names = [options.word] if options.word else sorted({name for corpus in corpora for name in corpus.values("word")})
-    net = classifier(options.table, [*names, BACKGROUND])
-    go_on_from(options.start, net)
-    ears = net if options.start and net.settings["classes"] == load_network(options.start).settings["classes"] else None
-    streams = read_streams(options, corpora, names, ears)
-    streams.positive = 0.6 if options.word else None
-    save(
-        train(net, streams, options.minutes, options.lr, options.negatives, options.out.with_suffix(".pt")), options.out
-    )
+    net = classifier(deeper(options.table, options.blocks, options.expansion), [*names, BACKGROUND])
+    started = load_network(options.start) if options.start else None
+    ears = None
+    if started is not None and net.settings["classes"] == started.settings["classes"]:
+        grow(net, started)
+        ears = net
+    else:
+        go_on_from(options.start, net)
+    net.settings |= {"threshold": options.threshold, "window": WINDOW}
+    if options.minutes:
+        streams = read_streams(options, corpora, names, ears)
+        streams.positive = 0.6 if options.word else None
+        streams.alone, streams.whole = options.alone, options.whole
+        streams.altered, streams.bursts = options.altered, options.bursts
+        net = train(net, streams, options.minutes, options.lr, options.negatives, options.out.with_suffix(".pt"))
+    save(net, options.out)
+
+
+def deeper(name: str, blocks: int | None, expansion: float | None) -> SpotterTable:
+    """A table with another number of blocks or other FFNs."""
+    table = CLASSIFIERS[name]
+    if not isinstance(table, SpotterTable):
+        raise SystemExit(f"{name} has no mel frames; kws-mel and wake-mel do")
+    last = replace(table.blocks[-1], times=blocks or table.blocks[-1].times)
+    return replace(table, blocks=(*table.blocks[:-1], last), expansion=expansion or table.expansion)
 
 
 def add_corpora(parser: argparse.ArgumentParser) -> None:
@@ -176,9 +211,9 @@ def read_streams(
     """Read the sounds. With a spotter's ``ears`` all speech is used, else that without the words."""
     labels = {name: k + 1 for k, name in enumerate(names)}
     words = [word for corpus in corpora for word in words_of(corpus, labels)]
-    talk = [open_corpus(folder, ("train",), ("speech",)) for folder in options.speech]
+    talk = [opened(folder, "speech") for folder in options.speech]
     speech = sounds_of(talk if ears else [free(corpus, names) for corpus in talk])
-    noise = sounds_of([open_corpus(folder, ("train",), ("noise",)) for folder in options.noise])
+    noise = sounds_of([opened(folder, "noise") for folder in options.noise])
     for folder in options.pairs:
         noise += noise_of_pairs(open_corpus(folder, ("train",), ("noisy", "clean")))
     if ears:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from centaurus.audio import AudioError
 from centaurus.audio.augment import coloured, hum
 from centaurus.audio.signal import dbfs, gain
-from centaurus.data import Corpus, pairs
+from centaurus.data import Clip, Corpus, open_corpus, pairs
 from centaurus.data.keywords import bounds
+from centaurus.data.layouts import sound_files
 from centaurus.evaluation.live import says
 from centaurus.layer import Layer
 from centaurus.models.tables import CLASSIFIERS, SpotterTable
@@ -40,6 +43,7 @@ WHOLE = 0.35  # share of words that keep all of their clip
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
 JOINED, NOISE_LEVEL = 6, -26.0  # pairs whose noise makes a sound, and its level in dBFS
+HELD_OUT = ("p255", "p310")  # speakers of VCTK whose false alarms choose between models
 TALK_LEVEL = -2.3  # log10 of the power at which speech is judged: -23 dBFS
 
 
@@ -90,6 +94,22 @@ class Sound:
     left_out: NDArray[np.bool_] | None = None
     alarm: int = 0
     surest: float = 0.0
+
+
+def opened(folder: Path, kind: str) -> Corpus:
+    """The training clips of a kind in a folder of a known layout, or else every sound file below it.
+
+    Then ``transcripts.txt`` may give texts, a line of name and text for each file. What ``HELD_OUT`` names is left out.
+    """
+    try:
+        corpus = open_corpus(folder, ("train",), (kind,))
+    except AudioError:
+        files, texts = list(sound_files(folder)), folder / "transcripts.txt"
+        lines = texts.read_text().splitlines() if texts.is_file() else []
+        said = dict(line.split(" ", 1) for line in lines)
+        clips = (Clip(f, f.stem, labels={"kind": kind, "transcript": said.get(f.stem, "")}) for f in files)
+        corpus = Corpus(kind, tuple(clips))
+    return corpus.of(clip for clip in corpus if not clip.id.startswith(HELD_OUT))
 
 
 def words_of(corpus: Corpus, labels: dict[str, int]) -> list[Word]:
@@ -187,8 +207,19 @@ class MelStreams:
         self.warps = [warp(factor) for factor in WARPS]
         self.spread = (0.7 / np.sqrt(np.maximum(1, FILTERS.sum(1).numpy()))).astype(np.float32)
         self.paused = (0.4, 0.3, 0.3)  # shares of the ranges of pauses
+        self.alone, self.whole = ALONE, WHOLE
+        self.altered, self.bursts = 0.0, 0.0  # shares of noise alone at another speed and pitch, and cut into bursts
         self._order: list[int] = []
-        self._hard = {id(pool): [sound for sound in pool if sound.surest > ALARM] for pool in (speech, noise)}
+        self._find_hard()
+
+    def hear(self, body: Layer, names: Sequence[str]) -> None:
+        """Have a spotter hear all other sounds again: what it takes for a word now is drawn more often from now on."""
+        self.speech, self.noise = ([judged(sound, body, names) for sound in pool] for pool in (self.speech, self.noise))
+        self._find_hard()
+
+    def _find_hard(self) -> None:
+        pools = self.speech, self.noise
+        self._hard = {id(pool): [sound for sound in pool if sound.surest > ALARM] for pool in pools}
 
     def batch(self, rows: int, negative: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features (rows, bands, t) as the network's mel row gives them, labels and weights (rows, frames)."""
@@ -227,7 +258,7 @@ class MelStreams:
     def _word(self) -> tuple[int, Frames, float, float]:
         """Return the label of a word, its power in every frame, and the frames in which it begins and ends."""
         r, word = self.rng, self._next()
-        whole = r.random() < WHOLE
+        whole = r.random() < self.whole
         first = 0 if whole else max(0, int(word.begin) - 3)
         frames = word.frames[first : len(word.frames) if whole else round(word.end) + 7].astype(np.float32)
         which = int(r.integers(len(WARPS)))
@@ -271,12 +302,12 @@ class MelStreams:
         labels, weights = np.zeros(self.frames, np.int64), np.ones(self.frames, np.float32)
         made = Stream(np.zeros((self.length, BANDS), np.float32), labels, weights, weights.copy(), [])
         at, level, kind = round(r.uniform(0, 0.6) * PER_SECOND), -25.0, r.random()
-        alone = kind < ALONE and bool(self.noise)
+        alone = kind < self.alone and bool(self.noise)
         if alone:
-            noise = self._recorded() * np.exp(self._tone())
+            noise = self._altered(self._recorded()) * np.exp(self._tone())
             made.power += noise * (10 ** r.uniform(-4.0, -0.8) * LEVEL_SCALE / max(float(noise.sum(1).mean()), 1e-9))
             at = self.length if r.random() < 0.7 else round(r.uniform(0.4, 0.8) * self.length)
-        elif kind < ALONE + negative:
+        elif kind < self.alone + negative:
             level = r.uniform(-36, -11)
             at = self._talk(made.power, made.weights, level) + round(r.uniform(0.1, 1) * PER_SECOND)
             made.certain, made.complete = made.weights.copy(), False
@@ -369,6 +400,25 @@ class MelStreams:
             first = int(r.integers(max(1, len(sound.frames) - self.length)))
         x = sound.frames[max(0, first) : max(0, first) + self.length].astype(np.float32)
         return np.resize(np.exp(x), (self.length, BANDS))
+
+    def _altered(self, power: Frames) -> Frames:
+        """Noise at another speed and pitch, or in bursts, as of kinds that were not recorded."""
+        r = self.rng
+        if r.random() < self.altered:
+            place = (np.arange(self.length) * 2 ** r.uniform(-1, 1)).astype(int) % self.length
+            bands = np.arange(BANDS) - round(r.uniform(-8, 8))
+            power = power[place][:, np.clip(bands, 0, BANDS - 1)]
+        if r.random() < self.bursts:
+            envelope = np.full(self.length, 1e-4, np.float32)
+            at = int(r.integers(40))
+            while at < self.length:
+                count = int(r.integers(5, 50))
+                rise, fall = r.uniform(1, 8), r.uniform(2, 25)
+                shape = np.exp(-np.maximum(0, np.arange(count) - rise) / fall) * np.minimum(1, np.arange(count) / rise)
+                envelope[at : at + count] += shape[: self.length - at].astype(np.float32)
+                at += count + int(r.integers(3, 90))
+            power = power * envelope[:, None]
+        return power
 
     def _noisy(self, power: Frames, loudness: float) -> Frames:
         r = self.rng

@@ -12,13 +12,13 @@ import torch
 
 from centaurus.data import open_corpus
 from centaurus.decode import BACKGROUND
-from centaurus.models import classifier, recognizer
+from centaurus.models import classifier, load_network, recognizer, save
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import commands
 import kws_30
-from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs
+from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened
 
 SECOND = 16_000
 
@@ -65,6 +65,66 @@ def test_training_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytes
         assert torch.equal(kept["average"][name], x)
     kws_30.train(again, streams(), 0.02, 1e-3, 2.5, path)
     assert torch.load(path, weights_only=True)["step"] > kept["step"]
+
+
+def test_what_a_spotter_takes_for_a_word_is_drawn_more_often_once_it_was_heard() -> None:
+    made, net = streams(), classifier("wake-mel", ["a", BACKGROUND])
+    with torch.no_grad():
+        net.body.out.weight.zero_()
+        net.body.out.bias[0] = 5.0  # "a" everywhere
+    assert not made._hard[id(made.speech)]
+    made.hear(kws_30.behind_mel(net), ["a"])
+    assert made._hard[id(made.speech)] == made.speech
+    assert made.speech[0].surest > 0.9
+    with torch.no_grad():
+        net.body.out.bias[0] = -5.0
+    made.hear(kws_30.behind_mel(net), ["a"])
+    assert not made._hard[id(made.speech)]
+    assert not made._hard[id(made.noise)]
+
+
+def test_altered_noise_stays_a_power_and_has_gaps_in_bursts() -> None:
+    made = streams()
+    made.altered = made.bursts = 1.0
+    noise = made._recorded()
+    for _ in range(20):
+        altered = made._altered(noise)
+        assert altered.shape == noise.shape
+        assert (altered >= 0).all()
+        levels = altered.sum(1)
+        assert levels.min() < 1e-3 * levels.max()
+    made.altered = made.bursts = 0.0
+    assert np.array_equal(made._altered(noise), noise)
+
+
+def test_any_folder_of_sound_files_is_read_with_its_texts_and_without_who_is_held_out(tmp_path: Path) -> None:
+    for name in ("p234_001", "p234_002", "p255_001"):
+        soundfile.write(tmp_path / f"{name}.wav", tone(300.0), SECOND)
+    (tmp_path / "transcripts.txt").write_text("p234_001 Please call Stella.\np255_001 No.\n")
+    assert {clip.id: clip.labels["transcript"] for clip in opened(tmp_path, "speech")} == {
+        "p234_001": "Please call Stella.",
+        "p234_002": "",
+    }
+
+
+def test_a_spotter_of_fewer_blocks_goes_on_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for word in ("a", "b"):
+        (tmp_path / "words" / word).mkdir(parents=True)
+        for speaker in range(12):  # most of them are in the training split
+            soundfile.write(tmp_path / "words" / word / f"{speaker}_nohash_0.wav", tone(300.0), SECOND)
+    old = classifier("kws-mel", ["a", "b", BACKGROUND])
+    save(old, tmp_path / "old.safetensors")
+    options = ["--start", str(tmp_path / "old.safetensors"), "--blocks", "6", "--minutes", "0", "--threshold", "0.45"]
+    for kind in ("--words", "--speech", "--noise"):
+        options += [kind, str(tmp_path / "words")]
+    out = str(tmp_path / "out.safetensors")
+    monkeypatch.setattr(sys, "argv", ["kws_30.py", out, *options])
+    kws_30.main()
+    new = load_network(out)
+    assert new.table.blocks[1].times == 6
+    assert new.settings["threshold"] == 0.45
+    x = 0.1 * torch.randn(1, 1, SECOND)
+    assert torch.allclose(new(x), old(x), atol=1e-5)
 
 
 def test_log_mel_has_a_frame_for_every_hop() -> None:
