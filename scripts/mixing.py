@@ -21,6 +21,7 @@ TINY = 1e-6  # of an RMS: digital silence is not scaled up
 VOICES = 0.45  # share of the pairs whose speech is replaced by another voice's
 RESPED, SPEEDS = 0.4, (0.9, 1.12)  # share of the pairs that are played faster or slower, and how much
 SCENES = 0.25  # share of the pairs whose noise is replaced by a recording of another place
+EXCHANGED, RESCALED = 0.15, 0.35  # shares of the pairs that get the noise of another pair, or another SNR
 RUMBLING, RUMBLE = 0.5, 70.0  # share of the pairs whose noise below this many Hz is changed by itself
 RECOLOURED, COLOUR = 0.4, 9.0  # share of the pairs whose noise gets another spectrum, and by how many dB at most
 
@@ -85,12 +86,12 @@ class Mixer:
         if kind < SCENES:
             scene = varied(rng, self._recorded(rng, self.sources.noise, length))
             noise = (at_snr(clean, scene, rng.uniform(0, 20)) - clean).astype(np.float32)
-        elif kind < SCENES + 0.15:
+        elif kind < SCENES + EXCHANGED:
             other = self._pair_noise(rng, length)
             if rng.random() < 0.3:
                 other = other + noise
             noise = at_snr(clean, other, rng.uniform(-2, 20)) - clean
-        elif kind < SCENES + 0.5:
+        elif kind < SCENES + EXCHANGED + RESCALED:
             noise = noise * 10 ** (rng.uniform(-10, 4) / 20)
         if rng.random() < RECOLOURED:
             noise = recoloured(rng, noise)
