@@ -1,12 +1,15 @@
 """Train `commands`, the recogniser of connected words that ships, on streams of mel frames.
 
     python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 30
+    python scripts/commands.py OUT.safetensors … --start commands --renew --spotter SPOTTER.safetensors --minutes 55
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
 after the first blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
 words begin and end. States are carried from stream to stream in the second half: without that a recogniser goes deaf
-as it listens. With ``--blank`` the finished model says nothing less readily: a number that is taken from the logit of
-CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank NUMBER`` does only that.
+as it listens. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very long memory
+for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number that is taken
+from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank NUMBER``
+does only that.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from kws_30 import (
     ROWS,
     SPARSE,
     add_corpora,
+    add_noise,
     behind_mel,
     carried,
     descend,
@@ -33,6 +37,7 @@ from kws_30 import (
     spotted,
 )
 from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
+from renew import renew
 from torch import nn
 
 from centaurus.data import open_corpus
@@ -51,22 +56,24 @@ from centaurus.train.targets import BLANK
 BACKGROUND_WEIGHT = 2.0  # in the loss of the spotter; that of words is 3
 CARRIED = 0.5  # from this share of training on states go from stream to stream
 FRAMES = PER_SECOND / STACK  # of the network in a second
-CTC, SPOTTER, BEGINS = 0.3, 0.5, 0.5  # weights of the losses; that of ends is 1
+CTC, SPOTTER, BEGINS = 0.3, 1.0, 0.5  # weights of the losses; that of ends is 1
 NEGATIVES = (0.2, 0.3)  # shares of streams with other speech, at first and from SPARSE on
 PAUSED = ((0.5, 0.3, 0.2), (0.35, 0.3, 0.35))  # shares of the ranges of pauses
 SHARED = 4  # blocks before the loss of the spotter
 
 
 class Both(nn.Module):
-    """A recogniser, and the last layers of a spotter behind its first blocks."""
+    """A recogniser, and a spotter that shares its first blocks; ``models`` are both of them."""
 
     def __init__(self, net: Recognizer, spotter: Classifier) -> None:
         super().__init__()
-        self.net = net
-        mine, theirs = (dict(behind_mel(one).named_children()) for one in (net, spotter))
+        self.models = net, spotter
+        mine = dict(behind_mel(net).named_children())
         blocks = list(mine["blocks"].children())
         self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:SHARED])})
-        self.spot = Serial({"last": theirs["last"], "out": theirs["out"]})
+        for name, layer in self.first.named_children():
+            setattr(spotter.body, name, layer)
+        self.spot = Serial({"last": spotter.body.last, "out": spotter.body.out})
         self.rest = Serial({"blocks": Serial(blocks[SHARED:]), "last": mine["last"], "out": mine["out"]})
 
     def forward(self, x: torch.Tensor, state: State | None) -> tuple[torch.Tensor, torch.Tensor, State]:
@@ -77,18 +84,21 @@ class Both(nn.Module):
         return self.spot(features), tokens, (first, rest)
 
 
-def train(
-    net: Recognizer, spotter: Classifier, streams: MelStreams, minutes: float, lr: float, checkpoint: Path
-) -> Recognizer:
+def train(both: Both, streams: MelStreams, minutes: float, lr: float, checkpoint: Path) -> Both:
     """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
-    both, rounded = Both(net, spotter), not why_no_bf16()
-    optimizer, average = muon(both, lr, 0.02, rounded), Average(net, 0.9985)
+    rounded = not why_no_bf16()
+    optimizer, average = muon(both, lr, 0.02, rounded), Average(both, 0.9985)
     step, spent = restore(checkpoint, both, optimizer, average, streams)
     begin = time.process_time() - spent
     state: State | None = None
+    again = True  # other sounds are heard once more where words become sparse
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
         streams.paused = PAUSED[progress > SPARSE]
+        if again and progress > SPARSE:
+            again = False
+            spotter = average.net.models[1]
+            streams.hear(behind_mel(spotter), spotter.settings["classes"][:-1])
         x, made = streams.streams(ROWS, NEGATIVES[progress > SPARSE])
         labels, weights = targets(made)
         if state is not None:
@@ -100,7 +110,7 @@ def train(
         loss = SPOTTER * spotted(spots, labels, weights, BACKGROUND_WEIGHT) + recognised(tokens.float(), made)
         descend(both, optimizer, loss)
         step += 1
-        average.update(net, step)
+        average.update(both, step)
         if step % 100 == 0:
             print(f"{step} updates, {progress:.0%}, loss {loss.item():.3f}", flush=True)
         if time.process_time() - begin - spent > EVERY:
@@ -143,7 +153,10 @@ def main() -> None:
     """Read, train, save."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_corpora(parser)
+    add_noise(parser)
     parser.add_argument("--blank", type=float, default=0.0)
+    parser.add_argument("--renew", action="store_true")
+    parser.add_argument("--spotter", type=Path, help="a file for the spotter inside")
     options = parser.parse_args()
     torch.manual_seed(0)
     spotter = load_network("kws-30")
@@ -151,14 +164,20 @@ def main() -> None:
     names = list(spotter.settings["classes"])[:-1]
     net = recognizer(DEEPER, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
     go_on_from(options.start, net)
-    trained = net
+    both = Both(net, spotter)
+    if options.renew:
+        print(f"renewed modes that made {renew(net):.1%} of the layers' responses", flush=True)
     if options.minutes:
         corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
-        streams = read_streams(options, corpora, names, spotter)
-        trained = train(net, spotter, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
+        streams = read_streams(options, corpora, names, load_network("kws-30"))
+        streams.alone, streams.altered, streams.bursts = options.alone, options.altered, options.bursts
+        both = train(both, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
+    net, spotter = both.models
     with torch.no_grad():
-        trained.body.out.bias[0] -= options.blank
-    save(trained, options.out)
+        net.body.out.bias[0] -= options.blank
+    save(net, options.out)
+    if options.spotter:
+        save(spotter, options.spotter)
 
 
 if __name__ == "__main__":

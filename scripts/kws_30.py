@@ -157,9 +157,7 @@ def main() -> None:
         "--blocks", type=int, help="other than the table's; those that --start lacks add nothing at first"
     )
     parser.add_argument("--expansion", type=float, help="of the FFNs; of wider ones the largest units are kept")
-    parser.add_argument("--alone", type=float, default=ALONE, help="share of streams that are noise alone")
-    parser.add_argument("--altered", type=float, default=0.0, help="share of that at another speed and pitch")
-    parser.add_argument("--bursts", type=float, default=0.0, help="share of that cut into bursts")
+    add_noise(parser)
     parser.add_argument("--whole", type=float, default=WHOLE, help="share of words that keep all of their clip")
     parser.add_argument("--negatives", type=float, default=2.5, help="weight of the background; that of words is 3")
     options = parser.parse_args()
@@ -203,6 +201,13 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--start", default="", help="a model to go on from")
+
+
+def add_noise(parser: argparse.ArgumentParser) -> None:
+    """Add what is done to noise."""
+    parser.add_argument("--alone", type=float, default=ALONE, help="share of streams that are noise alone")
+    parser.add_argument("--altered", type=float, default=0.0, help="share of that at another speed and pitch")
+    parser.add_argument("--bursts", type=float, default=0.0, help="share of that cut into bursts")
 
 
 def read_streams(

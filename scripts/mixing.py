@@ -111,7 +111,7 @@ class Mixer:
         if kind < 0.05:
             noisy = clean
         else:
-            alone = kind < 0.32
+            alone = kind < 0.34
             noise = self.mistakable(rng) if alone and rng.random() < 0.6 else self.noise(rng)
             if rng.random() < 0.2:
                 noise = noise / (rms(noise) + TINY) + at_level(self.noise(rng), rng.uniform(-12, 3))
@@ -160,13 +160,13 @@ class Mixer:
         return synthetic(rng, self.length)
 
     def mistakable(self, rng: np.random.Generator) -> Samples:
-        """Effects, sneezes, clicks, bursts or an engine: over before it is known, or with a pitch as voices have."""
+        """Effects, sneezes, clicks, bursts, cries, engines: over before they are known, or pitched as voices are."""
         kind = rng.random()
-        if self.sources.short is not None and kind < 0.35:
-            return varied(rng, self._recorded(rng, self.sources.short))
+        if self.sources.short is not None and kind < 0.45:
+            return recoloured(rng, varied(rng, self._recorded(rng, self.sources.short)))
         if self.sources.effects is not None and kind < 0.65:
             return varied(rng, self._recorded(rng, self.sources.effects))
-        make = (_clicks, _bursts, _engine)[int(rng.integers(3))]
+        make = (_clicks, _bursts, _engine, _cries)[int(rng.integers(4))]
         return make(rng, self.length).astype(np.float32)
 
     def _joined_pairs(self, rng: np.random.Generator, length: int) -> tuple[Samples, Samples]:
@@ -344,6 +344,27 @@ def _engine(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
     loud = np.interp(np.arange(length), knots, rng.uniform(1 - rng.uniform(0, 0.9), 1, len(knots)))
     noise = rng.standard_normal(length) * (rng.uniform(0, 0.3) + rng.uniform(0, 1) * pulses)
     return _resonant(rng, pulses - pulses.mean() + noise) * loud
+
+
+def _cries(rng: np.random.Generator, length: int) -> NDArray[np.float64]:
+    """Cries as of infants: 0.3 to 1.6 s, a hoarse voice of 330 to 750 Hz that rises and falls, a breath between two."""
+    x, at, base = 0.002 * rng.standard_normal(length), int(rng.integers(0, RATE // 2)), rng.uniform(330, 750)
+    rough, span = rng.uniform(0, 0.5), rng.uniform(0.05, 0.5)
+    while at < length:
+        frames = int(rng.uniform(0.3, 1.6) * RATE)
+        share = np.linspace(0, 1, frames)
+        octaves = np.sin(np.pi * share ** rng.uniform(0.5, 1.5)) * span
+        octaves += 0.03 * np.sin(2 * np.pi * 6 * frames / RATE * share) + 0.004 * rng.standard_normal(frames)
+        turns = np.cumsum(base * rng.uniform(0.9, 1.1) * 2**octaves) / RATE
+        voice = (turns % 1) ** rng.uniform(1, 6) - 0.3 + rough * rng.standard_normal(frames) * (turns % 1)
+        cry = _resonant(rng, voice) * share ** rng.uniform(0.05, 0.4) * (1 - share) ** rng.uniform(0.1, 0.8)
+        x[at : at + frames] += (cry * rng.uniform(0.5, 1) / (np.abs(cry).max() + 1e-9))[: length - at]
+        at += frames + int(rng.uniform(0.03, 0.2) * RATE)
+        breath = _resonant(rng, rng.standard_normal(int(rng.uniform(0.1, 0.4) * RATE)))
+        breath *= np.hanning(len(breath)) * rng.uniform(0, 0.2) / (np.abs(breath).max() + 1e-9)
+        x[at : at + len(breath)] += breath[: max(0, length - at)]
+        at += len(breath) + int(rng.exponential(0.1) * RATE)
+    return x
 
 
 def _resonant(rng: np.random.Generator, x: NDArray[np.float64]) -> NDArray[np.float64]:

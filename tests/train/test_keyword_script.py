@@ -13,12 +13,14 @@ import torch
 from centaurus.data import open_corpus
 from centaurus.decode import BACKGROUND
 from centaurus.models import classifier, load_network, recognizer, save
+from centaurus.ssm import SSM
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import commands
 import kws_30
 from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened
+from renew import memories, renew
 
 SECOND = 16_000
 
@@ -60,7 +62,7 @@ def test_training_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytes
     for name, x in best.state_dict().items():
         assert torch.equal(kept["average"][name], x)
     again = classifier("wake-mel", ["a", "b", "c", BACKGROUND])
-    result = kws_30.train(again, streams(), 0.01, 1e-3, 2.5, path)  # the time is used up: nothing changes
+    result = kws_30.train(again, streams(), 0.001, 1e-3, 2.5, path)  # the time is used up: nothing changes
     for name, x in result.state_dict().items():
         assert torch.equal(kept["average"][name], x)
     kws_30.train(again, streams(), 0.02, 1e-3, 2.5, path)
@@ -144,13 +146,34 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
     monkeypatch.setattr(commands, "EVERY", 0.0)
     for module in (commands, kws_30):
         monkeypatch.setattr(module, "ROWS", 2)
-    best = commands.train(net, spotter, streams(), 0.02, 1e-3, tmp_path / "run.pt")
+    both = commands.Both(net, spotter)
+    best = commands.train(both, streams(), 0.02, 1e-3, tmp_path / "run.pt")
     kept = torch.load(tmp_path / "run.pt", weights_only=True)
     assert kept["step"] >= 1
     assert any(not torch.equal(x, before[name]) for name, x in net.state_dict().items())
     for name, x in best.state_dict().items():
         assert torch.isfinite(x).all()
         assert torch.equal(kept["average"][name], x)
+    recogniser, inside = best.models
+    x = torch.randn(1, BANDS, 64)
+    assert torch.allclose(kws_30.behind_mel(inside)(x), best(x, None)[0], atol=1e-4)
+    assert torch.allclose(kws_30.behind_mel(recogniser)(x), best(x, None)[1], atol=1e-4)
+
+
+def test_modes_of_very_long_memory_become_short_ones() -> None:
+    net = classifier("kws-mel", ["a", "b", BACKGROUND])
+    layers = [layer for layer in net.modules() if isinstance(layer, SSM)]
+    before = [(int((memories(layer) > 100).sum()), layer.C.detach().clone()) for layer in layers]
+    lost = renew(net, longer=100.0, share=0.75)
+    assert 0 < lost < 0.75
+    for layer, (slow, C) in zip(layers, before, strict=True):
+        new = (layer.C == 0).all(0)
+        assert int(new.sum()) == round(0.75 * slow)
+        assert int((memories(layer) > 100).sum()) == slow - round(0.75 * slow)
+        assert torch.equal(layer.C[:, ~new], C[:, ~new])
+        assert memories(layer)[new].max() < 61
+        assert memories(layer)[new].min() > 1.4
+    assert torch.isfinite(net(0.1 * torch.randn(1, 1, SECOND))).all()
 
 
 def test_the_noise_of_pairs_is_what_they_differ_by(tmp_path: Path) -> None:

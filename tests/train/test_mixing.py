@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import mixing
 from mixing import RATE, Mixer, Sources, rms
 
-KINDS = ("_coloured", "_tones", "_clicks", "_bursts", "_engine")
+KINDS = ("_coloured", "_tones", "_clicks", "_bursts", "_engine", "_cries")
 
 
 def corpus(folder: Path, kind: str, seconds: float) -> Corpus:
