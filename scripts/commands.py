@@ -34,6 +34,7 @@ from kws_30 import (
     keep,
     read_streams,
     restore,
+    set_noise,
     spotted,
 )
 from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
@@ -170,7 +171,7 @@ def main() -> None:
     if options.minutes:
         corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
         streams = read_streams(options, corpora, names, load_network("kws-30"))
-        streams.alone, streams.altered, streams.bursts = options.alone, options.altered, options.bursts
+        set_noise(streams, options)
         both = train(both, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
     net, spotter = both.models
     with torch.no_grad():

@@ -176,8 +176,8 @@ def main() -> None:
     if options.minutes:
         streams = read_streams(options, corpora, names, ears)
         streams.positive = 0.6 if options.word else None
-        streams.alone, streams.whole = options.alone, options.whole
-        streams.altered, streams.bursts = options.altered, options.bursts
+        streams.whole = options.whole
+        set_noise(streams, options)
         net = train(net, streams, options.minutes, options.lr, options.negatives, options.out.with_suffix(".pt"))
     save(net, options.out)
 
@@ -208,6 +208,15 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alone", type=float, default=ALONE, help="share of streams that are noise alone")
     parser.add_argument("--altered", type=float, default=0.0, help="share of that at another speed and pitch")
     parser.add_argument("--bursts", type=float, default=0.0, help="share of that cut into bursts")
+    parser.add_argument(
+        "--voiced", type=float, default=0.0, help="share of noise alone that is speech, much too slow or fast"
+    )
+
+
+def set_noise(streams: MelStreams, options: argparse.Namespace) -> None:
+    """Give streams what ``add_noise`` read."""
+    for name in ("alone", "altered", "bursts", "voiced"):
+        setattr(streams, name, getattr(options, name))
 
 
 def read_streams(

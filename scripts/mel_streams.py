@@ -209,6 +209,7 @@ class MelStreams:
         self.paused = (0.4, 0.3, 0.3)  # shares of the ranges of pauses
         self.alone, self.whole = ALONE, WHOLE
         self.altered, self.bursts = 0.0, 0.0  # shares of noise alone at another speed and pitch, and cut into bursts
+        self.voiced = 0.0  # share of noise alone that is speech at a speed at which nobody understands it
         self._order: list[int] = []
         self._find_hard()
 
@@ -304,7 +305,8 @@ class MelStreams:
         at, level, kind = round(r.uniform(0, 0.6) * PER_SECOND), -25.0, r.random()
         alone = kind < self.alone and bool(self.noise)
         if alone:
-            noise = self._altered(self._recorded()) * np.exp(self._tone())
+            voiced = bool(self.speech) and r.random() < self.voiced
+            noise = (self._voice() if voiced else self._altered(self._recorded())) * np.exp(self._tone())
             made.power += noise * (10 ** r.uniform(-4.0, -0.8) * LEVEL_SCALE / max(float(noise.sum(1).mean()), 1e-9))
             at = self.length if r.random() < 0.7 else round(r.uniform(0.4, 0.8) * self.length)
         elif kind < self.alone + negative:
@@ -400,6 +402,14 @@ class MelStreams:
             first = int(r.integers(max(1, len(sound.frames) - self.length)))
         x = sound.frames[max(0, first) : max(0, first) + self.length].astype(np.float32)
         return np.resize(np.exp(x), (self.length, BANDS))
+
+    def _voice(self) -> Frames:
+        """Return the power of speech three times slower or faster than it was, higher or lower: as of animals."""
+        r, x = self.rng, self._any(self.speech).frames
+        speed = 2.0 ** (r.uniform(0.9, 1.8) * (1 if r.random() < 0.4 else -1))
+        place = ((np.arange(self.length) + r.integers(len(x))) * speed).astype(int) % len(x)
+        bands = np.clip(np.arange(BANDS) - round(r.uniform(-7, 7)), 0, BANDS - 1)
+        return np.exp(x[place][:, bands].astype(np.float32))
 
     def _altered(self, power: Frames) -> Frames:
         """Noise at another speed and pitch, or in bursts, as of kinds that were not recorded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,21 @@ def test_altered_noise_stays_a_power_and_has_gaps_in_bursts() -> None:
         assert levels.min() < 1e-3 * levels.max()
     made.altered = made.bursts = 0.0
     assert np.array_equal(made._altered(noise), noise)
+
+
+def test_speech_at_another_speed_is_noise() -> None:
+    made = streams()
+    made.alone = made.voiced = 1.0
+    said = made.speech[0].frames.astype(np.float32)
+    for _ in range(20):
+        power = made._voice()
+        assert power.shape == (made.length, BANDS)
+        assert np.isfinite(power).all()
+        assert power.max() <= np.exp(said.max()) * 1.001
+    made.noise = [replace(made.noise[0], frames=np.full_like(made.noise[0].frames, -np.inf))]  # never drawn
+    _, labels, weights = made.batch(8, 0.0)
+    assert (labels[:, :20] == 0).all()
+    assert weights[:, :20].all()
 
 
 def test_any_folder_of_sound_files_is_read_with_its_texts_and_without_who_is_held_out(tmp_path: Path) -> None:
