@@ -17,6 +17,7 @@ from centaurus.train.losses import (
     RELATIVE_SIZES,
     RUMBLE,
     Weight,
+    audible,
     compressed,
     erb_share,
     heard,
@@ -160,7 +161,15 @@ def test_the_heard_loss_weights_low_frequencies_more() -> None:
     below = math.log1p(0.00437 * 1000) / math.log1p(0.00437 * 8000)
     assert float(weights[:33].sum()) == pytest.approx(below, abs=0.03)
     assert float(weights[2] / weights[3]) == pytest.approx((1 + 0.00437 * 93.75) / (1 + 0.00437 * 62.5))
-    assert float(weights[1] / weights[2]) == pytest.approx(RUMBLE * (1 + 0.00437 * 62.5) / (1 + 0.00437 * 31.25))
+
+
+def test_rumble_is_not_heard() -> None:
+    clean, time = noise(1, 1, RATE), torch.arange(RATE) / RATE
+    low, voice = (heard(clean + torch.sin(2 * math.pi * hertz * time), clean) for hertz in (RUMBLE[0] - 5, 120.0))
+    assert float(low) < 1e-3 * float(voice)
+    for length in (RATE, RATE - 1):  # a tone above is left as it is
+        tone = torch.sin(2 * math.pi * 120.0 * time)[None, :length]
+        assert float((audible(tone) - tone)[..., 2000:-2000].abs().max()) < 0.01
 
 
 def _mean_power(x: torch.Tensor) -> float:
@@ -229,7 +238,7 @@ def test_closed_forms_are_the_derivatives(native: str, samples: int, monkeypatch
     for size in RELATIVE_SIZES:
         shares = erb_share(size // 2 + 1)
         value = heard(estimate, clean, (size,))
-        exact = op_by_op(estimate.double(), clean.double(), size, shares)
+        exact = op_by_op(audible(estimate.double()), audible(clean.double()), size, shares)
         assert worst([value, *gradients([value], [estimate])], [exact, *gradients([exact], [estimate])]) < 2e-5
     power = Power.apply(estimate[:, 0], 512, 128)
     window = torch.hann_window(512).double()

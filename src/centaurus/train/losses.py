@@ -129,9 +129,9 @@ def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
 RelativeLoss = Callable[[Tensor, Tensor], Tensor]
 
 RELATIVE_SIZES = (512, 1024)  # windows of 32 and 64 ms at 16 kHz, a half apart
-AUDIBLE, RUMBLE = 60.0, 0.2  # Hz, and the weight of what lies below
+RUMBLE = (45.0, 85.0)  # Hz: below the first nothing is heard, above the second everything
 MAGNITUDE = 0.85  # the share of magnitudes; the rest is for magnitudes with their phases
-ENOUGH = 1e-3  # 30 dB below the input: a smaller residual is not rewarded
+ENOUGH = 4e-4  # 34 dB below the input: a smaller residual is not rewarded
 RELATIVE_FLOOR = 1e-4  # of a bin's power in the shorter window, where the input's are about 200
 RELATIVE_SILENT = 1e-5  # of an input's RMS: digital silence stays finite
 
@@ -148,8 +148,20 @@ def compressed(estimate: Tensor, clean: Tensor) -> Tensor:
 
 
 def heard(estimate: Tensor, clean: Tensor, sizes: Sequence[int] = RELATIVE_SIZES) -> Tensor:
-    """``compressed`` with frequencies weighted by their ERB width: half of the weight is below 1.1 kHz at 16 kHz."""
-    return torch.stack([_difference(estimate, clean, size, erb_share) for size in sizes]).mean()
+    """``compressed`` with frequencies weighted by their ERB width: half of the weight is below 1.1 kHz at 16 kHz.
+
+    Rumble is removed from both: compressed, it would count as much as a voice.
+    """
+    ours, theirs = audible(estimate), audible(clean)
+    return torch.stack([_difference(ours, theirs, size, erb_share) for size in sizes]).mean()
+
+
+def audible(x: Tensor, rate: int = 16_000) -> Tensor:
+    """Return signals (..., time) without what lies below ``RUMBLE``."""
+    spectrum = torch.fft.rfft(x)
+    low, high = (hertz * 2 / rate * (spectrum.shape[-1] - 1) for hertz in RUMBLE)
+    places = torch.arange(spectrum.shape[-1], device=x.device, dtype=x.dtype)
+    return torch.fft.irfft(spectrum * ((places - low) / (high - low)).clamp(0, 1), x.shape[-1])
 
 
 def even_share(bins: int) -> Tensor:
@@ -158,12 +170,8 @@ def even_share(bins: int) -> Tensor:
 
 
 def erb_share(bins: int, rate: int = 16_000) -> Tensor:
-    """The share of each bin on the ERB-rate scale (Glasberg and Moore), less below ``AUDIBLE``.
-
-    Rumble at the level of speech is not heard: compressed, it would count as much as a voice.
-    """
-    hertz = torch.linspace(0, rate / 2, bins)
-    density = torch.where(hertz < AUDIBLE, RUMBLE, 1.0) / (1 + 0.00437 * hertz)
+    """The share of each bin on the ERB-rate scale (Glasberg and Moore)."""
+    density = 1 / (1 + 0.00437 * torch.linspace(0, rate / 2, bins))
     return density / density.sum()
 
 
