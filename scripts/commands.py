@@ -5,7 +5,7 @@
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
 after the first blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
-words begin and end. States are carried from stream to stream in the second half: without that a recogniser goes deaf
+words begin and end. States are carried from stream to stream in the last fifth: without that a recogniser goes deaf
 as it listens. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very long memory
 for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number that is taken
 from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank NUMBER``
@@ -55,7 +55,7 @@ from centaurus.train.optim import Average, muon, set_rate
 from centaurus.train.targets import BLANK
 
 BACKGROUND_WEIGHT = 2.0  # in the loss of the spotter; that of words is 3
-CARRIED = 0.5  # from this share of training on states go from stream to stream
+CARRIED = 0.8  # from this share of training on states go from stream to stream
 FRAMES = PER_SECOND / STACK  # of the network in a second
 CTC, SPOTTER, BEGINS = 0.3, 1.0, 0.5  # weights of the losses; that of ends is 1
 NEGATIVES = (0.2, 0.3)  # shares of streams with other speech, at first and from SPARSE on
@@ -77,8 +77,13 @@ class Both(nn.Module):
         self.spot = Serial({"last": spotter.body.last, "out": spotter.body.out})
         self.rest = Serial({"blocks": Serial(blocks[SHARED:]), "last": mine["last"], "out": mine["out"]})
 
-    def forward(self, x: torch.Tensor, state: State | None) -> tuple[torch.Tensor, torch.Tensor, State]:
-        """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames), and the state."""
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames)."""
+        features = self.first(x)
+        return self.spot(features), self.rest(features)
+
+    def step(self, x: torch.Tensor, state: State | None) -> tuple[torch.Tensor, torch.Tensor, State]:
+        """The same from a state on, and the state after it: three times as slow."""
         first, rest = (None, None) if state is None else state
         features, first = self.first.step(x, first)
         tokens, rest = self.rest.step(features, rest)
@@ -105,9 +110,10 @@ def train(both: Both, streams: MelStreams, minutes: float, lr: float, checkpoint
         if state is not None:
             weights[:, :CUT] = 0
         with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
-            spots, tokens, after = both(x, state)
-        if progress > CARRIED:
-            state = carried(after, streams)
+            if progress < CARRIED:
+                spots, tokens = both(x)
+            else:
+                spots, tokens, state = both.step(x, carried(state, streams))
         loss = SPOTTER * spotted(spots, labels, weights, BACKGROUND_WEIGHT) + recognised(tokens.float(), made)
         descend(both, optimizer, loss)
         step += 1

@@ -172,8 +172,8 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
         assert torch.equal(kept["average"][name], x)
     recogniser, inside = best.models
     x = torch.randn(1, BANDS, 64)
-    assert torch.allclose(kws_30.behind_mel(inside)(x), best(x, None)[0], atol=1e-4)
-    assert torch.allclose(kws_30.behind_mel(recogniser)(x), best(x, None)[1], atol=1e-4)
+    assert torch.allclose(kws_30.behind_mel(inside)(x), best(x)[0], atol=1e-4)
+    assert torch.allclose(kws_30.behind_mel(recogniser)(x), best(x)[1], atol=1e-4)
 
 
 def test_modes_of_very_long_memory_become_short_ones() -> None:
