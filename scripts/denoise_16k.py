@@ -41,9 +41,8 @@ import centaurus as ct
 from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
 from centaurus.data.layouts import sound_files
 from centaurus.models.tables import SpectralTable
-from centaurus.train.losses import RELATIVE_SIZES, heard, residual, to_unit
+from centaurus.train.losses import RELATIVE_SIZES, heard, perceptual, residual, to_unit
 from centaurus.train.optim import muon, set_rate
-from centaurus.train.perceptual import perceptual
 
 HELD_OUT = ("p232", "p257", "p286", "p287", "p255", "p310")  # speakers of the test, validation and hard sets
 SHORT = ("sneez", "cry", "baby", "chainsaw", "cough", "clock")  # in names of noise that is taken for speech most easily

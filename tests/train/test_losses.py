@@ -16,6 +16,7 @@ from centaurus.train.losses import (
     RELATIVE_LOSSES,
     RELATIVE_SIZES,
     RUMBLE,
+    Power,
     Weight,
     audible,
     compressed,
@@ -25,7 +26,6 @@ from centaurus.train.losses import (
     residual,
     to_unit,
 )
-from centaurus.train.spectra import Power
 from tests.reference import gradients, worst
 
 RATE = 16_000

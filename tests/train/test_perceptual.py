@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from centaurus.data.synthetic import Speaker, speak, word_phones
-from centaurus.train.perceptual import bark_scale, perceptual
+from centaurus.train.losses import bark_scale, perceptual
 
 LENGTH = 32_000
 

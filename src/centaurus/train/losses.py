@@ -1,4 +1,11 @@
-"""Loss functions, computed in single precision, and their weights over training."""
+"""Loss functions, computed in single precision, and their weights over training.
+
+Spectra have backwards in closed form: torch's own transform goes back through a complex transform of twice the size and
+a scattered addition, these through one inverse real transform and a few shifted sums. ``perceptual`` follows the model
+of PESQ (ITU-T P.862, as published by Rix et al. 2001): both signals are brought to one listening level, split into
+bands of the Bark scale and turned into loudness; the audible part of their difference is summed over bands and time,
+once as it is and once for what was added to the speech alone. There is no time alignment, and clipping is smooth.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +13,17 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from centaurus.native import functions as native
 from centaurus.train.config import nearest
-from centaurus.train.perceptual import perceptual
-from centaurus.train.spectra import CompressedDifference, Power, constant
 
 BETA = 0.5  # of SmoothL1
 SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
@@ -22,6 +32,119 @@ COMPRESSION = 0.3  # of magnitudes
 BEGINNING = 3.0  # weight of frames in which a word begins, against other frames
 SILENT = 1e-9  # mean square below which a row has no speech: -90 dBFS
 FLOOR = 1e-8  # of powers, where a full-scale sine is about 1
+
+
+def constant(make: Callable[..., Tensor], x: Tensor, *arguments: object) -> Tensor:
+    """Return a table, ``make(*arguments)``, with the dtype and on the device of ``x``: there it is made once.
+
+    A copy to a GPU in every step would make the host wait for all that was asked of it before.
+    """
+    return _constant(make, x.dtype, x.device, *arguments)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@lru_cache(maxsize=64)
+def _constant(make: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, *arguments: object) -> Tensor:
+    with torch.inference_mode(False):
+        return make(*arguments).to(device, dtype)
+
+
+def _window(size: int) -> Tensor:
+    return torch.hann_window(size, dtype=torch.float64)
+
+
+def frames_of(x: Tensor, size: int, hop: int) -> Tensor:
+    """Return spectra (rows, frames, bins) of Hann windows of (rows, time) signals, without padding."""
+    return torch.fft.rfft(x.unfold(-1, size, hop) * constant(_window, x, size))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Return Σ x y over a last axis of 2: a sum over so short an axis takes three times as long."""
+    (a, b), (c, d) = x.unbind(-1), y.unbind(-1)
+    return torch.addcmul(a * c, b, d)
+
+
+def _back(grad: Tensor, size: int, hop: int, samples: int) -> Tensor:
+    """Return the gradient of the signal from that of its spectra (rows, frames, bins); overwrites ``grad``."""
+    grad[..., 1:-1] *= 0.5  # the inverse transform counts these bins twice
+    pieces = torch.fft.irfft(grad, n=size, norm="forward") * constant(_window, grad.real, size)
+    rows, frames = pieces.shape[:2]
+    overlaps = size // hop
+    pieces = pieces.unflatten(-1, (overlaps, hop))
+    whole = pieces.new_zeros(rows, frames + overlaps - 1, hop)
+    for age in range(overlaps):
+        whole[:, age : age + frames] += pieces[:, :, age]
+    whole = whole.flatten(1)[:, :samples]
+    return functional.pad(whole, (0, samples - whole.shape[1]))
+
+
+class Power(torch.autograd.Function):
+    """Power spectra (rows, frames, bins) of Hann windows of (rows, time) signals; ``hop`` divides ``size``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, size: int, hop: int) -> Tensor:
+        spectrum = frames_of(x, size, hop)
+        ctx.save_for_backward(spectrum)
+        ctx.form = size, hop, x.shape[-1]
+        parts = torch.view_as_real(spectrum)
+        return dot(parts, parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (spectrum,) = ctx.saved_tensors
+        return _back(spectrum * (2 * grad), *ctx.form), None, None
+
+
+class CompressedDifference(torch.autograd.Function):
+    """The weighted sum of differences of compressed spectra of (rows, time) signals, a number.
+
+    Magnitudes to the power ``power`` count for ``share`` of it, spectra of those magnitudes with their phases for the
+    rest; ``floor`` is added to powers, ``weights`` are of the bins. The second signal is a target without gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        estimate: Tensor,
+        clean: Tensor,
+        weights: Tensor,
+        size: int,
+        hop: int,
+        floor: float,
+        power: float,
+        share: float,
+    ) -> Tensor:
+        ours, theirs = (torch.view_as_real(frames_of(x, size, hop)) for x in (estimate, clean))
+        run = native.compressed_differences if native.usable(ours, theirs, weights) else differences
+        total, grad = run(ours.flatten(0, 1), theirs.flatten(0, 1), weights.contiguous(), floor, power, share)
+        ctx.save_for_backward(_back(torch.view_as_complex(grad.view_as(ours)), size, hop, estimate.shape[-1]))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (own,) = ctx.saved_tensors
+        return own * grad, *[None] * 7
+
+
+def differences(
+    ours: Tensor, theirs: Tensor, weights: Tensor, floor: float, power: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted sum of differences of compressed spectra (frames, bins, 2), and the gradient of ``ours``."""
+    p, p2 = (dot(x, x).add_(floor) for x in (ours, theirs))
+    small, small2 = p ** (power / 2), p2 ** (power / 2)
+    scale, scale2 = small * p.rsqrt(), small2 * p2.rsqrt()
+    magnitudes = small - small2
+    parts = (ours * scale[..., None]).sub_(theirs * scale2[..., None])
+    each = dot(parts, parts).mul_(1 - share).addcmul_(magnitudes, magnitudes, value=share)
+    total = (each.sum(0) * weights).sum()
+    # d |X|^c = c |X|^c / p X·dX, and dZ = scale dX + (c - 1) scale / p X (X·dX)
+    along = dot(parts, ours).mul_(scale).mul_(2 * (1 - share) * (power - 1))
+    along = along.addcmul_(magnitudes, small, value=2 * share * power).div_(p).mul_(weights)
+    grad = parts.mul_((scale * weights).mul_(2 * (1 - share))[..., None])
+    return total, grad.addcmul_(ours, along[..., None])
+
 
 WaveLoss = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -192,6 +315,130 @@ def to_unit(noisy: Tensor, *signals: Tensor) -> list[Tensor]:
     """Signals (batch, 1, time) scaled by what brings their row of the input to a mean square of one."""
     scale = noisy.square().mean((1, 2), keepdim=True).sqrt() + RELATIVE_SILENT
     return [x / scale for x in signals]
+
+
+PESQ_RATE = 16_000
+PESQ_SIZE = 512  # 32 ms frames, half overlapping, as in P.862 at 16 kHz
+PESQ_BANDS = 49  # as in P.862 at 16 kHz
+LEVEL = 8e7  # mean power of a frame between 325 and 3250 Hz at the listening level of 79 dB SPL
+SPEECH_BAND = (325.0, 3250.0)  # Hz, where levels are aligned
+EXPONENT = 0.23  # Zwicker's law of loudness
+SONE = 0.187  # a 1 kHz tone of 40 dB SPL has about one sone
+LARGEST = 45.0  # P.862 clips the disturbance of a frame here
+SYMMETRIC, ASYMMETRIC = 0.1, 0.0309  # what a unit of each disturbance costs on the raw PESQ scale
+SPLIT, STRIDE = 20, 10  # frames of a split second, in which the worst counts most (L6)
+PESQ_SILENT = 1e-6  # mean square, relative to the input's, below which a row has no speech
+
+
+class Scale(NamedTuple):
+    """The Bark filter bank: each bin's share in each band, the bands' width, centres (Bark) and hearing thresholds."""
+
+    shares: Tensor  # q f
+    width: float
+    centres: Tensor  # q
+    threshold: Tensor  # q
+
+
+@lru_cache
+def bark_scale() -> Scale:
+    """Bands of equal width on Zwicker's Bark scale from 0 to half the rate, with Terhardt's threshold in quiet."""
+    hertz = np.arange(PESQ_SIZE // 2 + 1) * PESQ_RATE / PESQ_SIZE
+    bark = 13 * np.arctan(0.00076 * hertz) + 3.5 * np.arctan((hertz / 7500) ** 2)
+    middle = (bark[1:] + bark[:-1]) / 2
+    low, high = np.r_[bark[0], middle], np.r_[middle, bark[-1]]
+    edges = np.linspace(0, bark[-1], PESQ_BANDS + 1)
+    overlap = np.minimum(edges[1:, None], high) - np.maximum(edges[:-1, None], low)
+    shares = overlap.clip(0) / (high - low)
+    shares[:, 0] = 0  # DC is not heard
+    centres = (edges[1:] + edges[:-1]) / 2
+    khz = np.interp(centres, bark, hertz).clip(20) / 1000
+    quiet = 3.64 * khz**-0.8 - 6.5 * np.exp(-0.6 * (khz - 3.3) ** 2) + 1e-3 * khz**4
+    threshold = 10 ** ((quiet - 3).clip(-5, 77) / 10)
+    width = float(edges[1] - edges[0])
+    tables = [torch.from_numpy(x).float() for x in (shares, centres, threshold)]
+    return Scale(tables[0], width, tables[1], tables[2])
+
+
+def _shares() -> Tensor:
+    return bark_scale().shares
+
+
+def _centres() -> Tensor:
+    return bark_scale().centres
+
+
+def _threshold() -> Tensor:
+    return bark_scale().threshold
+
+
+def perceptual(estimate: Tensor, clean: Tensor) -> Tensor:
+    """Return the mean disturbance of rows that have speech, on the raw PESQ scale: 0 is a perfect copy.
+
+    Both are (batch, 1, samples) at 16 kHz, scaled so that the noisy input has a mean square of one.
+    """
+    ours, theirs = estimate.flatten(0, -2), clean.flatten(0, -2)
+    spoken = (theirs.square().mean(-1) > PESQ_SILENT).to(ours.dtype)
+    symmetric, asymmetric = (over_time(x) for x in disturbances(ours, theirs))
+    each = SYMMETRIC * symmetric + ASYMMETRIC * asymmetric
+    return (each * spoken).sum() / spoken.sum().clamp_min(1)
+
+
+def disturbances(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the symmetric and the asymmetric disturbance of every frame (rows, frames) of two (rows, samples)."""
+    scale = bark_scale()
+    shares, centres, threshold = (constant(table, ours) for table in (_shares, _centres, _threshold))
+    threshold = threshold[:, None]
+    clean = shares @ _at_listening_level(theirs)  # b q t
+    noisy = shares @ _at_listening_level(ours)
+    loud = clean.sum(1, keepdim=True)
+    audible = (clean > 100 * threshold) & (loud > 1e-5 * loud.amax(-1, keepdim=True))
+    # A linear filter between the two disturbs little: half of what it does is followed, within 20 dB.
+    filtered = ((noisy * audible).sum(-1, keepdim=True) + 1e3) / ((clean * audible).sum(-1, keepdim=True) + 1e3)
+    clean = clean * filtered.clamp(0.01, 100)
+    # Nor do slow changes of gain: each frame is brought to the reference's audible power.
+    gain = (_audible(clean, threshold) + 5e3) / (_audible(noisy, threshold) + 5e3)
+    gain = gain.clamp(3e-4, 5)
+    noisy = noisy * torch.cat([gain[..., :1], 0.8 * gain[..., 1:] + 0.2 * gain[..., :-1]], -1)
+    reference, degraded = (_loudness(x, centres, threshold) for x in (clean, noisy))
+    masked = 0.25 * torch.minimum(reference, degraded)
+    difference = ((degraded - reference).abs() - masked).clamp_min(0) * scale.width
+    with torch.no_grad():
+        added = ((noisy + 50) / (clean + 50)) ** 1.2
+        added = torch.where(added < 3, torch.zeros_like(added), added.clamp(max=12))
+    weight = ((loud[:, 0] + 1e5) / 1e7) ** 0.04
+    symmetric = (difference.square().sum(1) + 1e-6).sqrt() * math.sqrt(PESQ_BANDS * scale.width)
+    return _clip(symmetric / weight), _clip((difference * added).sum(1) / weight)
+
+
+def over_time(frames: Tensor) -> Tensor:
+    """Return one disturbance a row: the sixth-power mean over split seconds, then the root mean square over time."""
+    frames = frames.unfold(-1, min(SPLIT, frames.shape[-1]), STRIDE)
+    seconds = (frames.pow(6).mean(-1) + 1e-12) ** (1 / 6)
+    return (seconds.square().mean(-1) + 1e-12).sqrt()
+
+
+def _at_listening_level(x: Tensor) -> Tensor:
+    """Power spectra (rows, bins, frames), scaled to the listening level in the band of speech."""
+    power: Tensor = Power.apply(x, PESQ_SIZE, PESQ_SIZE // 2).transpose(1, 2)
+    low, high = (int(edge * PESQ_SIZE / PESQ_RATE) + 1 for edge in SPEECH_BAND)
+    level = power[:, low:high].sum(1).mean(-1)[:, None, None] + 1e-12
+    return power / level * LEVEL
+
+
+def _audible(bands: Tensor, threshold: Tensor) -> Tensor:
+    return (bands * (bands > threshold)).sum(1, keepdim=True)
+
+
+def _loudness(bands: Tensor, centres: Tensor, threshold: Tensor) -> Tensor:
+    """Zwicker's loudness of band powers; below 4 Bark the exponent is a little larger."""
+    low = (6 / (centres + 2)).clamp(1, 2) ** 0.15
+    exponent = EXPONENT * torch.where(centres < 4, low, torch.ones_like(low))[:, None]
+    loudness = (threshold / 0.5) ** exponent * ((0.5 + 0.5 * bands / threshold) ** exponent - 1)
+    return SONE * loudness.clamp_min(0)
+
+
+def _clip(x: Tensor) -> Tensor:
+    return LARGEST * (1 - torch.exp(-x / LARGEST))
 
 
 RELATIVE_LOSSES: dict[str, RelativeLoss] = {
