@@ -43,6 +43,16 @@ def test_links_within_the_tree_lead_somewhere(path: Path) -> None:
     assert not missing, f"{path.name} links to {missing}"
 
 
+CARDS = sorted((ROOT / "src" / "centaurus" / "pretrained").glob("*.md"))
+NAMED = re.compile(r"(?<![\w/.-])((?:bench|docs|examples|notebooks|scripts|src|tests)/[\w./-]*\w)")
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *CARDS, ROOT / "CONTRIBUTING.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_that_a_text_names_exist(path: Path) -> None:
+    missing = [name for name in NAMED.findall(path.read_text(encoding="utf-8")) if not (ROOT / name).exists()]
+    assert not missing, f"{path.name} names {missing}"
+
+
 def test_every_source_file_is_in_the_architecture() -> None:
     tree = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = {path.name for path in (ROOT / "src").rglob("*.py")} - {"__init__.py", "__main__.py"}
