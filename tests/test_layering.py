@@ -32,7 +32,7 @@ ALLOWED = {
     "data": {"audio", "decode"},
     "studio": {"planner", "runtime", "ssm"},
     "runtime": {"native", "audio", "decode", "verification"},
-    "evaluation": {"audio", "data", "decode"},
+    "evaluation": {"audio", "data", "decode", "runtime"},
     "train": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode"},
     "recipes": TENSORS | {"ssm", "nn", "models", "data", "audio", "decode", "train", "evaluation", "export"},
     "export": TENSORS | {"ssm", "nn", "models", "runtime"},

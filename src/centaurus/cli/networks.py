@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -255,7 +254,9 @@ def _named_layer(name: str, sizes: dict[str, int]) -> SSM:
 
 
 def _show_network(name: str, batch: int, length: int, steps: bool, json: bool) -> None:
-    plans = planned_layers(network(name), batch, length)
+    from centaurus.models.network import plan_layers
+
+    plans = plan_layers(network(name), batch, length)
     seconds = sum(plan.seconds for _, plan in plans)
     peak = max((plan.peak_bytes for _, plan in plans), default=0)
     if json:
@@ -329,23 +330,6 @@ def is_topology(name: str) -> bool:
     from centaurus.ssm import EQUATIONS
 
     return name in EQUATIONS
-
-
-def planned_layers(net: Layer, batch: int, length: int) -> list[tuple[str, Plan]]:
-    """Return every SSM layer of a network with its plan, at the length that the signal has there."""
-    hops = -(-length // net.hop)
-    return list(_planned("", net, batch, Fraction(hops * net.hop)))
-
-
-def _planned(name: str, layer: Layer, batch: int, length: Fraction) -> Iterator[tuple[str, Plan]]:
-    from centaurus.nn.containers import Composite
-    from centaurus.ssm import SSM
-
-    if isinstance(layer, SSM):
-        yield name, layer.plan(batch=batch, length=int(length))
-    elif isinstance(layer, Composite):
-        for part in layer.parts():
-            yield from _planned(f"{name}.{part.name}".lstrip("."), part.layer, batch, length * part.ratio)
 
 
 def bench(

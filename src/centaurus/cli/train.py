@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
 LENGTH = 327_680  # samples of the rows of an index: those of training, so that both use the same one
 EVERY = 1000  # utterances between two lines of progress
-PIECE = (
-    1 << 14
-)  # lengths are padded to multiples of this many samples, so that there are few plans; the network is causal
+PIECE = 1 << 14  # samples: lengths are padded to multiples of it, so that there are few plans; the network is causal
 
 
 def train(
@@ -336,7 +334,7 @@ def evaluate(
     Accuracy; PESQ, STOI, SI-SDR and DNSMOS; or word and character error rates.
     """
     from centaurus.evaluation import evaluate as measure
-    from centaurus.evaluation import write
+    from centaurus.evaluation import evaluate_live, save_curve, write
 
     evaluated = engine(model)
     with output.progress_bar(f"measuring {Path(model).name}", None, "clips") as done:
@@ -344,42 +342,14 @@ def evaluate(
     written = write(report, out) if out is not None else []
     if others is not None:
         with output.progress_bar("counting false alarms", None):
-            written += _live(evaluated, report, data, split, noise, others, out)
+            points = evaluate_live(evaluated, report, data, split, noise, others)
+        written += save_curve(points, out) if out is not None else []
     if json:
         output.show_json(report.json())
         return
     _show_evaluation(report)
     for path in written:
         output.show(path)
-
-
-def _live(
-    evaluated: Model,
-    report: Evaluation,
-    data: Path,
-    split: str | None,
-    noise: Path | None,
-    others: Path,
-    out: Path | None,
-) -> list[Path]:
-    """Measure misses against false alarms in continuous streams: points go to the report, the curve to the folder."""
-    from centaurus.data import open_corpus
-    from centaurus.decode import Smoothing, Spotting
-    from centaurus.evaluation import clips, live, save_curve
-
-    if evaluated.listen is None or evaluated.task != "classifier":
-        raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {evaluated.task}")
-    smoothing = Smoothing() if evaluated.window is None else Smoothing(window=evaluated.window)
-    spotting = Spotting(evaluated.classes, evaluated.seconds, smoothing)
-    sounds = None if noise is None else clips(noise, ("noise",), evaluated.rate, split)
-    quiet = open_corpus(others, None, None, evaluated.rate)
-    points = live.measure(evaluated.listen, spotting, clips(data, ("word",), evaluated.rate, split), quiet, sounds)
-    for alarms in (0.5, 1.0, 10.0):
-        best = live.threshold_for(points, alarms)
-        report.figures[f"misses_at_{alarms:g}_alarms_per_hour"] = best.misses
-        report.figures[f"threshold_for_{alarms:g}_alarms_per_hour"] = best.threshold
-        report.figures[f"most_alarms_per_hour_at_{best.threshold:g}"] = best.at_most
-    return save_curve(points, out) if out is not None else []
 
 
 def _counted(model: Model, done: Callable[[float], object]) -> Model:
@@ -396,31 +366,12 @@ def _counted(model: Model, done: Callable[[float], object]) -> Model:
 def engine(model: str) -> Model:
     """Return the model to evaluate, in torch or in onnxruntime."""
     if model.endswith(".onnx"):
-        return _session(model)
+        from centaurus.evaluation import exported
+        from centaurus.runtime import Session
+
+        return exported(Session(model))
     check_file(model)
     return _network(model)
-
-
-def _session(model: str) -> Model:
-    import numpy as np
-
-    from centaurus.evaluation import Model
-    from centaurus.runtime import Session
-
-    session = Session(model)
-    known = session.settings
-
-    def run(x: Any) -> Any:
-        pieces = [session.process(np.pad(x, (0, known.delay))), session.flush()]
-        return np.concatenate(pieces, axis=-1)[..., known.frames(known.delay) :]
-
-    def listen() -> Any:
-        session.reset()
-        return session.process
-
-    return Model(
-        known.task, known.rate, known.ratio, known.classes or (), known.tokens or (), run, listen, known.window
-    )
 
 
 def _network(model: str) -> Model:

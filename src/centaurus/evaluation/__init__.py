@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from centaurus.data.rows import evenly_spaced
 from centaurus.decode import (
     BACKGROUND,
     MovingMean,
+    Smoothing,
+    Spotting,
     Style,
     Vocabulary,
     Word,
@@ -35,13 +37,18 @@ from centaurus.decode import (
     softmax,
     transcript,
 )
+from centaurus.evaluation import live
 from centaurus.evaluation.live import Point
 from centaurus.system import ContentError, plot_style, write_file
 from centaurus.tasks import CLASSIFIER, DENOISER, RECOGNIZER, TASKS
 
+if TYPE_CHECKING:
+    from centaurus.runtime.session import Session
+
 Samples = NDArray[np.float32]
 SNRS = (-5, 0, 5, 10, 15)  # dB, of successive mixtures
 MIXED_LEVEL = -25.0  # dBFS
+ALARMS = (0.5, 1.0, 10.0)  # an hour, at which misses are reported
 QUIET = 0.5  # seconds of silence before and after a clip for a spotter that answers frame by frame
 PHRASES = 200  # of each of these conditions
 CONDITIONS = {
@@ -104,6 +111,44 @@ def evaluate(
     if model.task not in EVALUATIONS:
         raise ValueError(f"a model of the task {model.task} cannot be evaluated; these can: {', '.join(EVALUATIONS)}")
     return EVALUATIONS[model.task](model, folder, split, limit, noise)
+
+
+def exported(session: Session) -> Model:
+    """Return the model of an exported file; whole signals come out aligned."""
+    known = session.settings
+
+    def run(x: Samples) -> NDArray[np.floating[Any]]:
+        pieces = [session.process(np.pad(x, (0, known.delay))), session.flush()]
+        return np.concatenate(pieces, axis=-1)[..., known.frames(known.delay) :]
+
+    def listen() -> Callable[[Samples], NDArray[np.floating[Any]]]:
+        session.reset()
+        return session.process
+
+    classes, tokens = known.classes or (), known.tokens or ()
+    return Model(known.task, known.rate, known.ratio, classes, tokens, run, listen, known.window)
+
+
+def evaluate_live(
+    model: Model, report: Evaluation, folder: Path, split: str | None, noise: Path | None, others: Path
+) -> list[Point]:
+    """Return misses against false alarms in continuous streams; figures at three rates of alarms go to the report.
+
+    Misses are those of the folder's words in noise, false alarms those in ``others``.
+    """
+    if model.listen is None or model.task != CLASSIFIER.name:
+        raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {model.task}")
+    smoothing = Smoothing() if model.window is None else Smoothing(window=model.window)
+    spotting = Spotting(model.classes, model.seconds, smoothing)
+    sounds = None if noise is None else clips(noise, ("noise",), model.rate, split)
+    words, quiet = clips(folder, ("word",), model.rate, split), open_corpus(others, None, None, model.rate)
+    points = live.measure(model.listen, spotting, words, quiet, sounds)
+    for alarms in ALARMS:
+        best = live.threshold_for(points, alarms)
+        report.figures[f"misses_at_{alarms:g}_alarms_per_hour"] = best.misses
+        report.figures[f"threshold_for_{alarms:g}_alarms_per_hour"] = best.threshold
+        report.figures[f"most_alarms_per_hour_at_{best.threshold:g}"] = best.at_most
+    return points
 
 
 def _keywords(model: Model, folder: Path, split: str | None, limit: int, noise: Path | None) -> Evaluation:

@@ -1,4 +1,4 @@
-"""``Network``: a body that streams, its table and settings; ``count`` gives its cost, and ``verify`` checks it."""
+"""``Network``: a body that streams, its table and settings; ``count``, ``verify`` and ``plan_layers`` of any layer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from centaurus.laws import measure
 from centaurus.layer import Counts, Layer, State, check_layer, state_tensors
 from centaurus.models.tables import Table
 from centaurus.nn.containers import Composite, Part, Serial
+from centaurus.planner import Plan
 from centaurus.ssm import SSM
 from centaurus.verification import Verification
 
@@ -194,3 +195,16 @@ def _short(name: str) -> str:
     """Return a path with repetitions counted: inside.inside.inside is inside×3."""
     runs = [(word, len(list(same))) for word, same in groupby(name.split("."))]
     return ".".join(word if times == 1 else f"{word}×{times}" for word, times in runs)
+
+
+def plan_layers(model: Layer, batch: int, length: int) -> list[tuple[str, Plan]]:
+    """Return the path of every SSM layer with its plan, for signals of ``length`` samples, padded to whole hops."""
+    return list(_plans("", model, batch, Fraction(ceil(length / model.hop) * model.hop)))
+
+
+def _plans(name: str, layer: Layer, batch: int, length: Fraction) -> Iterator[tuple[str, Plan]]:
+    if isinstance(layer, SSM):
+        yield name, layer.plan(batch=batch, length=int(length))
+    elif isinstance(layer, Composite):
+        for part in layer.parts():
+            yield from _plans(f"{name}.{part.name}".lstrip("."), part.layer, batch, length * part.ratio)
