@@ -186,6 +186,48 @@ MUTATIONS = (
         "self.decay",
         "tests/train/test_parts.py::test_the_average_follows_as_its_formula_says",
     ),
+    Mutation(
+        "silence threshold of the perceptual loss",
+        "train/losses.py",
+        "PESQ_SILENT = 1e-6 ",
+        "PESQ_SILENT = 1e-5 ",
+        "tests/train/test_perceptual.py::test_rows_are_silent_from_60_db_below_the_input_on",
+    ),
+    Mutation(
+        "plans of layers at the input's rate",
+        "models/network.py",
+        "batch, length * part.ratio)",
+        "batch, length)",
+        "tests/models/test_networks.py::test_layers_are_planned_at_the_length_that_the_signal_has_there",
+    ),
+    Mutation(
+        "plans of layers without padding to hops",
+        "models/network.py",
+        "Fraction(ceil(length / model.hop) * model.hop)",
+        "Fraction(length)",
+        "tests/models/test_networks.py::test_layers_are_planned_at_the_length_that_the_signal_has_there",
+    ),
+    Mutation(
+        "exported model evaluated with its delay",
+        "evaluation/__init__.py",
+        "[..., known.frames(known.delay) :]",
+        "",
+        "tests/evaluation/test_evaluate.py::test_an_exported_model_runs_aligned_and_listens_anew",
+    ),
+    Mutation(
+        "live evaluation continues the stream before",
+        "evaluation/__init__.py",
+        "        session.reset()\n        return session.process\n",
+        "        return session.process\n",
+        "tests/evaluation/test_evaluate.py::test_an_exported_model_runs_aligned_and_listens_anew",
+    ),
+    Mutation(
+        "live evaluation without the folder of noise",
+        "evaluation/__init__.py",
+        "words, quiet, sounds)",
+        "words, quiet, None)",
+        "tests/evaluation/test_evaluate.py::test_live_evaluation_takes_words_noise_and_others_from_their_folders",
+    ),
 )
 
 

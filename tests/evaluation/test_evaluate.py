@@ -14,9 +14,12 @@ import pytest
 from centaurus import audio
 from centaurus import evaluation as ev
 from centaurus.audio.metrics import MetricError
-from centaurus.data import Phrases, open_corpus
+from centaurus.data import Phrases, open_corpus, synthetic
 from centaurus.decode import LATE
-from centaurus.evaluation import Model, write
+from centaurus.evaluation import Model, exported, live, write
+from centaurus.evaluation.live import Point
+from centaurus.models import Row
+from centaurus.models.tables import SpectralTable
 from centaurus.system import ContentError
 from tests import corpora
 
@@ -197,3 +200,46 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
         assert group["start_ms"] == pytest.approx(48, abs=14)
         assert group["end_ms"] == pytest.approx(80 - 1000 * LATE, abs=14)
     assert "conditions.csv" in {path.name for path in write(report, tmp_path / "out")}
+
+
+def test_an_exported_model_runs_aligned_and_listens_anew(tmp_path: Path) -> None:
+    import torch
+
+    import centaurus as ct
+    from centaurus.runtime import Session
+
+    torch.manual_seed(0)
+    net = ct.denoiser(SpectralTable((Row("pointwise", 1, 8, 4),), analysis=64, synthesis=32, hop=16)).eval()
+    model = exported(Session(ct.export_onnx(net, tmp_path / "net.onnx")))
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    with torch.inference_mode():
+        expected = net.aligned(torch.from_numpy(x)[None, None])[0].numpy()
+    assert net.delay > 0
+    assert np.allclose(model.run(x), expected, atol=1e-5)
+    assert model.listen is not None
+    first, again = (model.listen()(x) for _ in range(2))
+    assert np.array_equal(first, again)
+
+
+def test_live_evaluation_takes_words_noise_and_others_from_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = synthetic.speech_commands(tmp_path / "words", WORDS, clips=6, speakers=3)
+    noise = corpora.dns(tmp_path / "noise", clean=2, noise=2)
+    others = corpora.librispeech(tmp_path / "others", train=0, dev=0, test=2)
+    points = [Point(0.3, 0.1, 20, 20.0, 25.0), Point(0.6, 0.2, 4, 4.0, 7.0), Point(0.9, 0.5, 0, 0.0, 3.0)]
+    seen: list[Any] = []
+    monkeypatch.setattr(live, "measure", lambda *arguments: seen.extend(arguments) or points)
+    model = Model("classifier", 16_000, Fraction(1, 256), (*WORDS, "background"), (), len, lambda: len, 0.2)
+    report = ev.Evaluation("classifier")
+    assert ev.evaluate_live(model, report, words, None, noise, others) == points
+    _, spotting, said, quiet, sounds = seen
+    assert spotting.words == WORDS
+    assert spotting.smoothing.window == 0.2
+    assert {clip.labels["kind"] for clip in said} == {"word"}
+    assert {clip.labels["kind"] for clip in sounds} == {"noise"}
+    assert "transcript" in quiet[0].labels
+    assert report.figures["misses_at_10_alarms_per_hour"] == 0.2
+    assert report.figures["threshold_for_1_alarms_per_hour"] == 0.9
+    with pytest.raises(ValueError, match="this model is a denoiser"):
+        ev.evaluate_live(engine("denoiser", len), report, words, None, None, others)

@@ -10,6 +10,7 @@ import torch
 
 from centaurus.laws import randomized
 from centaurus.models import Row, SpotterTable, build, classifier, count, denoiser, load, names, recognizer, save
+from centaurus.models.network import plan_layers
 from centaurus.models.tables import CLASSIFIERS, DENOISER, RECOGNIZER, SELECTIVE
 from centaurus.nn import DCBlock, Stream
 from centaurus.ssm import S6, SSM
@@ -188,3 +189,10 @@ def test_settings_are_plain_data() -> None:
 
 def test_the_selective_kind_is_spelled_as_in_the_tables() -> None:
     assert {row.kind for row in CLASSIFIERS["kws-s6-2"].blocks} == {SELECTIVE}
+
+
+def test_layers_are_planned_at_the_length_that_the_signal_has_there() -> None:
+    plans = plan_layers(build("kws-hybrid-2"), batch=3, length=1000)  # padded to 1024: four hops
+    assert [dict(plan.sizes)["t"] for _, plan in plans] == [1024, 256, 64, 32, 16, 8]
+    assert {dict(plan.sizes)["b"] for _, plan in plans} == {3}
+    assert [name for name, _ in plans][:2] == ["blocks.0.body", "blocks.1.body"]

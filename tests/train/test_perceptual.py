@@ -72,3 +72,13 @@ def test_it_follows_pesq(speech: torch.Tensor) -> None:
     actual = [-float(perceptual(x, speech)) for x in degraded]
     ranks = [np.argsort(np.argsort(x)) for x in (expected, actual)]
     assert np.corrcoef(*ranks)[0, 1] > 0.9
+
+
+def test_rows_are_silent_from_60_db_below_the_input_on(speech: torch.Tensor) -> None:
+    """Speech at a mean square of 4e-6 counts, at 2.5e-7 it does not: the threshold is 1e-6."""
+    estimate = speech + 0.1 * noise()
+    alone = float(perceptual(estimate, speech))
+    for gain, counts in ((2e-3, True), (5e-4, False)):
+        clean = torch.cat([speech, gain * speech])
+        both = float(perceptual(torch.cat([estimate, noise(1)]), clean))
+        assert (both != pytest.approx(alone, rel=1e-3)) == counts
