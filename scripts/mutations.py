@@ -228,6 +228,41 @@ MUTATIONS = (
         "words, quiet, None)",
         "tests/evaluation/test_evaluate.py::test_live_evaluation_takes_words_noise_and_others_from_their_folders",
     ),
+    Mutation(
+        "release level of keywords",
+        "decode.py",
+        "return 0.8 * self.threshold if",
+        "return 0.9 * self.threshold if",
+        "tests/decode/test_keywords.py::test_hysteresis_between_release_and_threshold",
+    ),
+    Mutation(
+        "server admits a stream that does not fit",
+        "serve/server.py",
+        "self.load + more > self.options.load",
+        "self.load > self.options.load",
+        "tests/serve/test_server.py::test_a_stream_is_admitted_if_it_still_fits",
+    ),
+    Mutation(
+        "shares of epochs repeat the first cycle",
+        "data/rows.py",
+        "_shuffled(group.count, seed, number, int(cycle))",
+        "_shuffled(group.count, seed, number, 0)",
+        "tests/data/test_examples.py::test_every_epoch_and_every_cycle_of_epochs_has_its_own_order",
+    ),
+    Mutation(
+        "groups interleaved alike in every epoch",
+        "data/rows.py",
+        "np.random.default_rng([seed, 1, epoch])",
+        "np.random.default_rng([seed, 1, 0])",
+        "tests/data/test_examples.py::test_every_epoch_and_every_cycle_of_epochs_has_its_own_order",
+    ),
+    Mutation(
+        "SNRs grouped by the multiple below",
+        "evaluation/__init__.py",
+        'return 5 * round(row["snr"] / 5)',
+        'return 5 * int(row["snr"] // 5)',
+        "tests/evaluation/test_evaluate.py::test_an_snr_belongs_to_the_nearest_multiple_of_5_db",
+    ),
 )
 
 

@@ -52,6 +52,14 @@ def test_shares_of_successive_epochs_cover_everything(shapes: list[tuple[int, fl
     np.testing.assert_array_equal(draw(groups, 7, 3), epochs[3])
 
 
+def test_every_epoch_and_every_cycle_of_epochs_has_its_own_order() -> None:
+    halves = [set(draw([Group(40, 0.5)], 7, epoch).tolist()) for epoch in range(4)]
+    assert halves[0] | halves[1] == halves[2] | halves[3] == set(range(40))
+    assert halves[0] not in (halves[2], halves[3])
+    first, second = (draw([Group(40, 1.0), Group(40, 1.0)], 7, epoch) >= 40 for epoch in range(2))
+    assert not np.array_equal(first, second)  # the groups are interleaved differently
+
+
 def same_twice(examples: Any) -> None:
     """An example depends on its index and generator alone, in whatever order examples are asked for."""
     order = examples.draw(0, np.random.default_rng(0))

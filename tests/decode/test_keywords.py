@@ -82,6 +82,8 @@ def test_hysteresis_between_release_and_threshold() -> None:
     dip = {20: 0.9, 30: 0.55, 40: 0.9, 50: 0.01}
     assert len(spot(track(dip, 80), refractory=0.0)) == 1
     assert len(spot(track(dip, 80), refractory=0.0, release=0.58)) == 2
+    for level, reports in ((0.485, 1), (0.475, 2)):  # by default a keyword has ended below 0.8 of the threshold, 0.48
+        assert len(spot(track({**dip, 30: level}, 80), refractory=0.0)) == reports
 
 
 def test_the_refractory_time() -> None:

@@ -243,3 +243,8 @@ def test_live_evaluation_takes_words_noise_and_others_from_their_folders(
     assert report.figures["threshold_for_1_alarms_per_hour"] == 0.9
     with pytest.raises(ValueError, match="this model is a denoiser"):
         ev.evaluate_live(engine("denoiser", len), report, words, None, None, others)
+
+
+@pytest.mark.parametrize(("snr", "band"), [(4.9, 5), (7.4, 5), (7.6, 10), (-2.4, 0), (-6.0, -5)])
+def test_an_snr_belongs_to_the_nearest_multiple_of_5_db(snr: float, band: int) -> None:
+    assert ev._band({"snr": snr}) == band

@@ -113,6 +113,15 @@ def test_without_a_limit_the_measured_load_decides() -> None:
                 Client(url(server))
 
 
+def test_a_stream_is_admitted_if_it_still_fits() -> None:
+    with served(streams=None, load=0.9) as server:
+        server.engines["denoise"].real_time_factor = 0.4
+        with Client(url(server)), Client(url(server)):
+            assert server.load == pytest.approx(0.8)
+            with pytest.raises(ServerError, match="as many streams as it can run"):
+                Client(url(server))
+
+
 def test_every_stream_that_fits_one_core_gets_a_row() -> None:
     with served(streams=None, load=1e9) as server:
         assert server.capacity("denoise") == server.engines["denoise"].session.batch == MOST_ROWS
