@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centaurus.kernels.modes import Turned, chunk_tables, generate, powers, times, toeplitz
+from centaurus.kernels.modes import Turned, _chunk_tables, chunk_tables, generate, powers, times, toeplitz
 from tests.reference import gradients, kernel_of, worst
 
 TIGHT = 1e-10
@@ -107,6 +108,25 @@ def test_the_tables_of_a_chunk_are_the_recurrence(chunk: int, seed: int) -> None
     left = left + torch.view_as_complex(torch.einsum("p,nph->nh", u, into).contiguous())
     assert worst([output], [torch.stack(outputs, -1)]) <= TIGHT
     assert worst([torch.view_as_real(left)], [torch.view_as_real(x)]) <= TIGHT
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 16])
+@pytest.mark.parametrize(
+    ("weights", "modes", "kernel"),
+    [("n", "n", "n"), ("nm", "nm", "n"), ("jin", "jin", "ji"), ("nmji", "nm", "nji"), ("jnm", "mn", "jn")],
+)
+def test_the_tables_of_a_chunk_as_one_node(weights: str, modes: str, kernel: str, chunk: int) -> None:
+    size = {"n": 3, "m": 2, "j": 2, "i": 4}
+    weight, _ = modes_of(*(size[i] for i in weights), seed=1)
+    _, log_a = modes_of(*(size[i] for i in modes), seed=2)
+    made = chunk_tables(weight, weights, log_a, modes, kernel, "", chunk)
+    expected = _chunk_tables(weight, weights, log_a, modes, kernel, "", chunk)
+    assert made[0].grad_fn is not None
+    assert "ChunkTables" in made[0].grad_fn.name()
+    assert [x.shape for x in made] == [x.shape for x in expected]
+    assert worst(made, expected) <= TIGHT
+    inputs = [weight, log_a]
+    assert worst(gradients(made, inputs), gradients(expected, inputs)) <= TIGHT
 
 
 def test_modes_of_their_logarithms_have_exact_gradients() -> None:

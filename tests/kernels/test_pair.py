@@ -122,3 +122,20 @@ def test_small_or_sliced_matrices_are_left_to_torch(monkeypatch: pytest.MonkeyPa
     assert precision.suits_onednn(large, large)
     for x, y in ((large[:8], large), (large[:, :200], large[:200]), (large.double(), large.double())):
         assert not precision.suits_onednn(x, y)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_few_large_products_go_one_by_one(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    used = []
+    by_onednn = precision.by_onednn
+    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
+    monkeypatch.setattr(precision, "by_onednn", lambda x, y: used.append(x.shape) or by_onednn(x, y))
+    torch.manual_seed(0)
+    x = torch.randn(200, 96).t().expand(3, -1, -1) if shared else torch.randn(3, 200, 96).mT
+    y = torch.randn(3, 200, 130)
+    assert worst([precision.multiplied(x, y)], [x.double() @ y.double()]) < 1e-5
+    assert used == [(96, 200)] * 3
+    precision.multiplied(x[:, :8], y)
+    assert len(used) == 3

@@ -26,6 +26,7 @@ from centaurus.planner import (
     plan_expression,
 )
 from centaurus.planner.named import NAMES, named_plan
+from centaurus.planner.search import fast_length
 from centaurus.ssm.topology import EQUATIONS
 
 few = settings(max_examples=20, derandomize=True, deadline=None)
@@ -264,6 +265,14 @@ def test_calibrations_are_stored_per_device(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.undo()
         own.write(tmp_path / "other.json")  # which makes stored profiles be read again
     assert not Device.load("cuda").measured
+
+
+@pytest.mark.parametrize(
+    ("least", "length"),
+    [(1, 2), (2, 2), (3, 4), (9, 10), (33, 36), (65, 72), (73, 80), (81, 96), (97, 128), (8063, 8192)],
+)
+def test_transforms_have_lengths_that_libraries_are_fast_at(least: int, length: int) -> None:
+    assert fast_length(least) == length
 
 
 def test_slower_transforms_change_the_plan() -> None:

@@ -163,6 +163,16 @@ def chunk_tables(
     With a ``phase`` index the weight's entries for its two values differ by the factor i, which the
     state takes over: the tables out of the state have the weight at phase zero.
     """
+    learning = torch.is_grad_enabled() and (weight.requires_grad or log_a.requires_grad)
+    if learning and not phase and not torch.compiler.is_compiling():
+        return list(_ChunkTables.apply(weight, log_a, weight_indices, modes, kernel, chunk))
+    return _chunk_tables(weight, weight_indices, log_a, modes, kernel, phase, chunk)
+
+
+def _chunk_tables(
+    weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, kernel: str, phase: str, chunk: int
+) -> list[Tensor]:
+    """Return the same op by op: the reference of ``_ChunkTables``, and for complex layers."""
     local = toeplitz(generate(weight, weight_indices, log_a, modes, kernel, chunk), chunk, chunk)
     into = powers(log_a, arange(chunk, log_a).flip(0))  # modes p h
     if phase:
@@ -176,3 +186,68 @@ def chunk_tables(
     )
     out_of = torch.stack((response[..., 0], -response[..., 1]), -1)
     return [local, into, out_of, powers(log_a, arange(chunk + 1, log_a, start=chunk))[..., 0, :]]
+
+
+class _ChunkTables(torch.autograd.Function):
+    """``chunk_tables`` without a phase as one node of autograd: op by op its small tables cost a hundred calls."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: Tensor, log_a: Tensor, weight_indices: str, modes: str, kernel: str, chunk: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        growth, angle = log_a[..., None, :].unbind(-1)
+        steps = arange(chunk + 1, log_a)
+        phase = angle * steps
+        table = log_a.new_empty(*phase.shape, 2)
+        torch.cos(phase, out=table[..., 0])
+        torch.sin(phase, out=table[..., 1])
+        table *= (growth * steps).exp_()[..., None]  # a^τ, τ = 0 … Q: modes τ h
+        w = torch.view_as_complex(weight.contiguous())[..., None]
+        response = w * align(torch.view_as_complex(table), modes + "τ", weight_indices + "τ")
+        summed = [axis for axis, i in enumerate(weight_indices) if i not in kernel]
+        k = torch.view_as_real(response)[..., :chunk, 0]
+        k = k.sum(summed) if summed else k
+        ctx.save_for_backward(w, table)
+        ctx.indices, ctx.summed, ctx.chunk = (weight_indices, modes), summed, chunk
+        reach = k.new_zeros(*k.shape[:-1], 2 * chunk - 1)
+        reach[..., chunk - 1 :] = k
+        local = reach.unfold(-1, chunk, 1).flip(-2)  # k[q - p]
+        out_of = torch.view_as_real(response[..., 1:].conj_physical())
+        return local, table[..., :chunk, :].flip(-2), out_of, table[..., chunk, :].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, d_local: Tensor, d_into: Tensor, d_out_of: Tensor, d_decay: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None, None]:
+        w, table = ctx.saved_tensors
+        (indices, modes), chunk = ctx.indices, ctx.chunk
+        powers = torch.view_as_complex(table)
+        d_response = table.new_zeros(*w.shape[:-1], chunk + 1, 2)
+        d_response[..., 1:, :] = d_out_of
+        d_response[..., 1].neg_()
+        d_response[..., :chunk, 0] += _diagonals(d_local)[(..., *(None for _ in ctx.summed), slice(None))].movedim(
+            [*range(-1 - len(ctx.summed), -1)], ctx.summed
+        )
+        d_w = torch.view_as_complex(d_response)
+        d_weight = torch.linalg.vecdot(align(powers, modes + "τ", indices + "τ"), d_w)
+        d_powers = d_w * w.conj()
+        extra = [axis for axis, i in enumerate(indices) if i not in modes]
+        d_powers = d_powers.sum(extra) if extra else d_powers
+        kept = "".join(i for i in indices if i in modes)
+        d_powers = d_powers.permute([*(kept.index(i) for i in modes), len(kept)])
+        d_parts = torch.view_as_real(d_powers)
+        d_parts[..., :chunk, :] += d_into.flip(-2)
+        d_parts[..., chunk, :] += d_decay
+        # d exp(z τ) is τ exp(z τ) dz
+        d_log = torch.linalg.vecdot(powers * arange(chunk + 1, table), d_powers)
+        return torch.view_as_real(d_weight), torch.view_as_real(d_log), None, None, None, None
+
+
+def _diagonals(table: Tensor) -> Tensor:
+    """k[τ] = Σ_p table[p, p + τ], the adjoint of ``toeplitz``: (…, p, q) to (…, τ)."""
+    size = table.shape[-1]
+    rows = table.new_zeros(*table.shape[:-2], size, 2 * size)  # entries of one lag in one column
+    skewed = rows.flatten(-2)[..., : size * (2 * size - 1)].unflatten(-1, (size, 2 * size - 1))
+    skewed[..., :size] = table
+    return rows.sum(-2)[..., :size]

@@ -355,6 +355,10 @@ class Chunked(Link):
 
     def indices(self) -> tuple[str, str, str, str]:
         """Signal, output, tables into the states and out of them."""
+        return self._indices
+
+    @cached_property
+    def _indices(self) -> tuple[str, str, str, str]:
         weight = self.weight.replace(self.phase, "") if self.phase else self.weight
         return self.signal[:-1] + "γπ", self.out[:-1] + "γκ", self.modes + self.phase + "πη", weight + "κη"
 
@@ -369,7 +373,7 @@ class Chunked(Link):
         )
         return [
             local,
-            laid_out(tensors[1], into, signal, states),
+            laid_out(tensors[1], into, signal, states, turned=True),
             laid_out(tensors[2], out_of, states, out),
             tensors[3],
         ]
@@ -451,13 +455,12 @@ class Chunked(Link):
         states, axis = self.states + "η", self.states.index("γ")
         blocks, inputs, before = split(grad, self.chunk), split(x, self.chunk), self._before(kept)
         d_before = torch.view_as_complex(pair(blocks, out, tensors[2], out_of, states).contiguous())
-        d_states = torch.cat((d_before, torch.zeros_like(d_before.narrow(axis, 0, 1))), axis)
-        dz, lost, _ = scan_backward(d_states, kept, self._decay(tensors), axis)
+        dz, lost, _ = scan_backward(d_before, None, kept, self._decay(tensors), axis)
         dz = torch.view_as_real(dz.resolve_conj())
         lost = torch.view_as_real(lost.resolve_conj())
         own = [
             self._inside_gradient(inputs, blocks, tensors[0]),
-            pair(inputs, signal, dz, states, into),
+            pair(dz, states, inputs, signal, into),
             pair(before, states, blocks, out, out_of),
             lost.sum([a for a, i in enumerate(states) if i not in self.modes and i != "η"]),
         ]

@@ -29,22 +29,16 @@ def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: T
     if not recipe.summed:
         aligned = align(x, x_indices, out) * align(y, y_indices, out)
         return aligned if onto is None else onto + aligned
-    size = dict(zip(x_indices, x.shape, strict=True)) | dict(zip(y_indices, y.shape, strict=True))
-    left, right = x.permute(recipe.left), y.permute(recipe.right)
-    groups = (recipe.shared, recipe.rows, recipe.summed, recipe.columns)
-    b, m, k, n = (math.prod([size[index] for index in group]) for group in groups)
-    order, back = recipe.shared + recipe.rows + recipe.columns, recipe.back
+    shapes = _shapes(recipe, x.shape, y.shape)
     if onto is not None:
-        base = onto.permute([out.index(index) for index in order])
-        if base.is_contiguous():
-            base.view(b, m, n).baddbmm_(left.reshape(b, m, k), right.reshape(b, k, n))
-            return onto
-        return onto + pair(x, x_indices, y, y_indices, out)
-    if b == 1:
-        made = product(left.reshape(m, k), right.reshape(k, n))
-    else:
-        made = product(left.reshape(b, m, k), right.reshape(b, k, n))
-    return made.reshape([size[index] for index in order]).permute(back)
+        base = onto.permute(recipe.forth)
+        if not base.is_contiguous():
+            return onto + pair(x, x_indices, y, y_indices, out)
+        left, right = x.permute(recipe.left).reshape(shapes.batched), y.permute(recipe.right).reshape(shapes.others)
+        base.view(*shapes.batched[:2], shapes.others[2]).baddbmm_(left, right)
+        return onto
+    left, right = x.permute(recipe.left).reshape(shapes.left), y.permute(recipe.right).reshape(shapes.right)
+    return product(left, right).reshape(shapes.made).permute(recipe.back)
 
 
 class _Recipe(NamedTuple):
@@ -57,6 +51,7 @@ class _Recipe(NamedTuple):
     left: tuple[int, ...]
     right: tuple[int, ...]
     back: tuple[int, ...]
+    forth: tuple[int, ...]  # from the result to its order in memory
 
 
 @lru_cache(maxsize=4096)
@@ -65,15 +60,40 @@ def _recipe(x: str, y: str, out: str) -> _Recipe:
     summed = "".join(i for i in x if i in y and i not in out)
     rows, columns = "".join(i for i in x if i not in y), "".join(i for i in y if i not in x)
     left, right = tuple(map(x.index, shared + rows + summed)), tuple(map(y.index, shared + summed + columns))
-    back = tuple(map((shared + rows + columns).index, out)) if summed else ()
-    return _Recipe(shared, rows, summed, columns, left, right, back)
+    order = shared + rows + columns
+    back, forth = (tuple(map(order.index, out)), tuple(map(out.index, order))) if summed else ((), ())
+    return _Recipe(shared, rows, summed, columns, left, right, back, forth)
 
 
-def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str) -> Tensor:
-    """The same tensor, lying in memory so that ``pair(x, …, y, …, out)`` need not copy it."""
+class _Shapes(NamedTuple):
+    """Shapes of a contraction's GEMM: operands, as matrices where nothing is shared and as batches, and the result."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    batched: tuple[int, int, int]
+    others: tuple[int, int, int]
+    made: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _shapes(recipe: _Recipe, x: tuple[int, ...], y: tuple[int, ...]) -> _Shapes:
+    s, r, k = len(recipe.shared), len(recipe.rows), len(recipe.summed)
+    left, right = [x[axis] for axis in recipe.left], [y[axis] for axis in recipe.right]
+    b, m, depth, n = (math.prod(sizes) for sizes in (left[:s], left[s : s + r], left[s + r :], right[s + k :]))
+    made = (*left[: s + r], *right[s + k :])
+    batched, others = (b, m, depth), (b, depth, n)
+    return _Shapes(batched[b == 1 :], others[b == 1 :], batched, others, made)
+
+
+def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str, turned: bool = False) -> Tensor:
+    """The same tensor, lying in memory so that ``pair(x, …, y, …, out)`` need not copy it.
+
+    ``turned`` lays its matrices the other way round, which a GEMM reads twice as fast where they have few columns.
+    """
     shared = [i for i in x_indices if i in y_indices and i in out]
     summed = [i for i in x_indices if i in y_indices and i not in out]
-    order = shared + summed + [i for i in y_indices if i not in x_indices]
+    own = [i for i in y_indices if i not in x_indices]
+    order = shared + (own + summed if turned else summed + own)
     laid = y.permute([y_indices.index(i) for i in order]).contiguous()
     return laid.permute([order.index(i) for i in y_indices])
 

@@ -152,6 +152,7 @@ def full_products() -> AbstractContextManager[None]:
 
 
 LARGE = 1 << 21  # multiplications of a product from which oneDNN's overhead of ten microseconds does not matter
+FEW = 8  # products of a batch that are taken one by one where each is large
 WORTHWHILE = 1.2  # times the rate of torch's own products that oneDNN's should have
 
 
@@ -193,7 +194,15 @@ def suits_onednn(x: Tensor, y: Tensor) -> bool:
 
 def multiplied(x: Tensor, y: Tensor) -> Tensor:
     """Return ``x @ y`` without gradients, by the faster of torch's libraries."""
-    return by_onednn(x.contiguous(), y) if suits_onednn(x, y) else x @ y
+    if suits_onednn(x, y):
+        return by_onednn(x.contiguous(), y)
+    if x.dim() == y.dim() == 3 and len(x) <= FEW and suits_onednn(x[0], y[0]):
+        shared = x[0].contiguous() if x.stride(0) == 0 else None
+        out = x.new_empty(len(x), x.shape[1], y.shape[2])
+        for k, matrix in enumerate(y.unbind()):
+            out[k] = by_onednn(x[k].contiguous() if shared is None else shared, matrix)
+        return out
+    return x @ y
 
 
 class _Product(torch.autograd.Function):

@@ -37,6 +37,8 @@ from centaurus.planner.expression import Expression, parse, sizes_of
 from centaurus.planner.plan import Plan, Step, Value
 from centaurus.planner.search import plan_expression
 
+SPECTRA = 4  # copies of a tile at once where it is transformed: padded, its spectrum, that transposed, and its product
+LANES = (16, 8)  # numbers of a vector, where a tile has about as many rows or more
 MOST_ROWS = 32  # of a tile of a large batch: twice as many take up to 1.6 times as long a row (16 → 32 channels)
 
 
@@ -131,19 +133,23 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     outputs = chain.tiles(grad.permute([chain.out.index(i) for i in chain.left]), chain.left)
     totals: list[list[Tensor] | None] = [None] * len(chain.links)
     want_u = bool(ctx.needs_input_grad[1])
-    du = torch.empty_like(u) if want_u else None
+    several = want_u and len(inputs) > 1
+    du = torch.empty_like(u) if several else None
     pieces = chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
+    trails, ctx.trails = ctx.trails, []  # a second pass through a retained graph computes them again
     for tile, (x, dy) in enumerate(zip(inputs, outputs, strict=True)):
-        trail = ctx.trails[tile] if ctx.trails else _retrace(chain, x, prepared)
+        trail = trails[tile] if trails else _retrace(chain, x, prepared)
         del x
         for p in range(len(chain.links) - 1, -1 if want_u else first - 1, -1):
-            source, kept = trail[p] if p < len(trail) else (None, None)
+            source, kept = trail.pop() if p < len(trail) else (None, None)
             back, own = chain.links[p].backward(dy, source, kept, prepared[p], want_u or p > first)
             _accumulate(totals, p, own)
             dy = dy if back is None else back
             del source, kept, back, own
-        if want_u:
+        if several:
             pieces[tile].copy_(dy)
+        elif want_u:
+            du = _like(dy.permute([chain.held.index(i) for i in chain.signal]), u)
     out: list[Any] = []
     for link, total, group, want in zip(chain.links, totals, groups, needed, strict=True):
         finished = link.finish(total, group) if total else [None] * len(group)
@@ -160,6 +166,11 @@ def _accumulate(totals: list[list[Tensor] | None], position: int, own: list[Tens
     else:
         for a, b in zip(total, own, strict=True):
             a.add_(b)
+
+
+def _like(x: Tensor, like: Tensor) -> Tensor:
+    """Return ``x`` in the memory layout of ``like``, itself where it has that already."""
+    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
 def _retrace(chain: Chain, x: Tensor, prepared: Sequence[Sequence[Tensor]]) -> list[tuple[Any, Any]]:
@@ -185,6 +196,8 @@ def _place(chain: Chain, u: Tensor, result: Tensor | None, x: Tensor, start: int
         return x.permute(order).contiguous()
     axis = chain.left.index(chain.batch)
     total = u.shape[chain.signal.index(chain.batch)]
+    if x.shape[axis] == total:
+        return x.contiguous().permute(order) if held.is_contiguous() else x.permute(order).contiguous()
     if result is None:
         shape = list(x.shape)
         shape[axis] = total
@@ -259,7 +272,8 @@ class Program:
     def _tile(self, path: list[Step], batch: str) -> tuple[int, bool]:
         """Rows of the batch in a tile, evened out over the tiles, and whether intermediates are kept for backward.
 
-        Spectra are quick to compute again; what comes of projections and chunks is kept while it is small.
+        They are kept while they are small. A tile of many rows has whole vectors of them: a product of 29 columns takes
+        as long as one of 32.
         """
         if not batch:
             return 1, True
@@ -277,12 +291,15 @@ class Program:
                     count *= self.size[index]
                 largest = max(largest, count)
         total = self.size[batch]
-        rows = max(1, self.plan.tile_bytes // (4 * largest))
+        at_once = SPECTRA if any(step.kind == "rfft" for step in path) else 1
+        rows = max(1, self.plan.tile_bytes // (4 * largest * at_once))
         if total * largest > self.plan.tile_bytes // 16:  # a large batch goes in tiles that are quick to transpose
             rows = min(rows, MOST_ROWS)
-        tiles = -(-total // rows)
-        small = 4 * total * largest * len(path) <= KEPT_BYTES and all(s.output.domain == "time" for s in path)
-        return -(-total // tiles), tiles == 1 or small
+        lanes = next((lanes for lanes in LANES if 4 * rows >= 3 * lanes), 1)
+        tiles = -(-total // (round(rows / lanes) * lanes))
+        tile = min(total, -(-total // (tiles * lanes)) * lanes)
+        small = 4 * total * largest * len(path) <= KEPT_BYTES
+        return tile, tile == total or small
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:
         """The link of a step, how many tensors it takes, and what makes them from the other values."""

@@ -24,11 +24,13 @@ def scan_forward(z: Tensor, decay: Tensor, initial: Tensor | None, axis: int) ->
     return _recur(z, decay, first).movedim(0, axis)
 
 
-def scan_backward(grad: Tensor, states: Tensor, decay: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of z, of decay (for every row) and of initial, from the gradient of all states."""
+def scan_backward(
+    grad: Tensor, last: Tensor | None, states: Tensor, decay: Tensor, axis: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of z, of decay (for every row) and of initial, from those of all states but the last, and of that."""
     grad, states = grad.movedim(axis, 0), states.movedim(axis, 0)
     conjugate = decay.movedim(axis, 0)[0].conj().resolve_conj()
-    adjoint = _recur(grad[:-1], conjugate, grad[-1], backwards=True)
+    adjoint = _recur(grad, conjugate, torch.zeros_like(grad[0]) if last is None else last, backwards=True)
     lost = torch.linalg.vecdot(states[:-1], adjoint[1:], dim=0)
     return adjoint[1:].movedim(0, axis), lost.unsqueeze(0).movedim(0, axis), adjoint[0]
 
@@ -84,7 +86,9 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, decay = ctx.saved_tensors
-        z, lost, initial = scan_backward(grad.resolve_conj(), states, decay, ctx.axis)
+        *_, last = (grad := grad.resolve_conj()).unbind(ctx.axis)
+        before = grad.narrow(ctx.axis, 0, grad.shape[ctx.axis] - 1)
+        z, lost, initial = scan_backward(before, last, states, decay, ctx.axis)
         return z, lost.sum_to_size(decay.shape), initial, None
 
 

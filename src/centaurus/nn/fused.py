@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from centaurus.native import functions as native
 
 EPS = 1e-5
-PIECE = 1 << 19  # numbers of a piece: 2 MB in single precision, within a core's cache
+PIECE = 1 << 18  # numbers of a piece: 1 MB in single precision, within a core's cache
 
 
 def finish(

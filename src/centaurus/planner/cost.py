@@ -123,6 +123,10 @@ class Rates:
         rows = max(1, int(self.device.tile_bytes // max(1.0, numbers_per_row * REAL)))
         return math.ceil(self.size[self.batch] / rows)
 
+    def kept(self, numbers: float) -> bool:
+        """Whether tiles of an intermediate of this many real numbers are kept for backward, not computed again."""
+        return 3 * int(numbers * REAL) <= KEPT_BYTES
+
     def done(
         self, flops: float, forward: float, back: float, numbers: float, signal: bool, keeps: bool = False
     ) -> Cost:
@@ -137,7 +141,7 @@ class Rates:
         overhead = (tiles - 1) * TILE_CALLS * self.device.call
         if tiles == 1:
             return Cost(flops, forward, back, size, 2 * size)
-        if keeps and 3 * size <= KEPT_BYTES:
+        if keeps and self.kept(numbers):
             return Cost(flops, forward + overhead, back + overhead, size, 4 * size // tiles)
         return Cost(flops, forward + overhead, back + forward + overhead, 0, 4 * size // tiles)
 
@@ -181,7 +185,7 @@ def transform(r: Rates, indices: str, signal: bool) -> Cost:
     """rfft or irfft of every row."""
     rows = r.count(indices)
     seconds = r.transform(rows)
-    return r.done(r.transform_flops(rows), seconds, seconds, 2 * rows * r.bins, signal)
+    return r.done(r.transform_flops(rows), seconds, seconds, 2 * rows * r.bins, signal, keeps=True)
 
 
 def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
@@ -193,7 +197,7 @@ def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
     flops = float(COMPLEX_FLOPS) * r.bins * shared * own * new * depth
     if not summed:
         once = SPECTRUM_PASSES * r.moved(result)
-        return r.done(flops, once, 3 * once, result, signal=True)
+        return r.done(flops, once, 3 * once, result, signal=True, keeps=True)
     matrices = r.bins * shared
     into, outof, kernel = r.count(x) * r.bins, r.count(out) * r.bins, r.count(k) * r.bins
     tiles = r.tiles(2 * max(into, outof) / r.rows)
@@ -202,16 +206,17 @@ def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
     forward = product + r.turned(into) + r.turned(outof) + r.turned(kernel)
     back = tiles * (r.gemm(matrices, depth, new, columns, True) + r.gemm(matrices, new, columns, depth, True))
     back += r.turned(outof) + 2 * r.turned(into) + r.turned(kernel) + tiles * r.moved(2 * kernel)
-    if tiles > 1:  # what is computed again stops before the product
+    if tiles > 1 and not r.kept(result):  # what is computed again stops before the product
         back -= r.turned(outof) + r.turned(kernel) + product
-    return r.done(flops, forward, back, result, signal=True)
+    return r.done(flops, forward, back, result, signal=True, keeps=True)
 
 
 def bins(r: Rates, x: str, k: str, out: str, native: bool) -> Cost:
     """Transforms that lay the bins outermost, a real GEMM for every bin between them; natively, or as products."""
     summed, own, fresh = r.count(both(x, k)), r.count(only(x, k)), r.count(only(k, x))
     numbers = 2 * r.count(out) * r.bins
-    tiles = r.tiles(max(2 * r.count(x) * r.bins, numbers) / r.rows)
+    largest = max(2 * r.count(x) * r.bins, numbers)
+    tiles = r.tiles(largest / r.rows)
     columns = max(1.0, own / tiles)
 
     def spectra(rows: float, samples: int) -> float:
@@ -231,10 +236,10 @@ def bins(r: Rates, x: str, k: str, out: str, native: bool) -> Cost:
         + tiles * (r.gemm(r.bins, 2 * summed, 2 * fresh, columns) + r.gemm(r.bins, 2 * fresh, columns, 2 * summed))
     )
     back += copies + kernel + (tiles - 1) * r.moved(weights)
-    if tiles > 1:  # what is computed again stops before the product
+    if tiles > 1 and not r.kept(largest):  # what is computed again stops before the product
         back -= product + outof + kernel
     flops = float(COMPLEX_FLOPS) * r.bins * summed * own * fresh + r.transform_flops(r.count(x) + r.count(out))
-    cost = r.done(flops, forward, back, max(2 * r.count(x) * r.bins, numbers), signal=True, keeps=True)
+    cost = r.done(flops, forward, back, largest, signal=True, keeps=True)
     return Cost(cost.flops, cost.seconds, cost.backward, cost.kept + weights * REAL, cost.transient + weights * REAL)
 
 
