@@ -23,6 +23,13 @@ def _table(samples: int, length: int, dtype: torch.dtype, device: torch.device) 
     return torch.stack((angles.cos(), -angles.sin()), 1).flatten(0, 1).to(device, dtype)
 
 
+@lru_cache(maxsize=8)
+def _weights(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Parseval's weights of the bins, for tensors (bins, 2, new, summed)."""
+    spectrum = torch.empty(length // 2 + 1, dtype=dtype, device=device)
+    return bin_weights(spectrum, length)[:, None, None, None]
+
+
 def _products(x: Tensor, y: Tensor) -> Tensor:
     """A product for every bin."""
     return native.products(x, y) if native.usable(x, y) else torch.bmm(x, y)
@@ -87,17 +94,13 @@ class Bins(Link):
         order = channels + "".join(i for i in out[:-1] if i not in channels) + out[-1]
         return rows.view([*(sizes[i] for i in order[:-1]), -1]).permute([order.index(i) for i in out])
 
-    def _weights(self, k: Tensor) -> Tensor:
-        """Parseval's weights of the bins, for tensors (bins, 2, new, summed)."""
-        return bin_weights(k.new_empty(self.length // 2 + 1), self.length)[:, None, None, None]
-
     def prepare(self, tensors: Tensors) -> Tensors:
         """The matrices W: (re, -im) above (im, re)."""
         summed, _, fresh = self._channels
         k = tensors[0]
         spectra = self._spectra(k, self.other, fresh, summed)
         f, rows, columns = spectra.shape
-        re, im = (spectra.view(f, 2, rows // 2, columns) * self._weights(k)).unbind(1)
+        re, im = (spectra.view(f, 2, rows // 2, columns) * _weights(self.length, k.dtype, k.device)).unbind(1)
         w = k.new_empty(f, 2, rows // 2, 2, columns)
         w[:, 0, :, 0], w[:, 1, :, 1], w[:, 1, :, 0] = re, re, im
         torch.neg(im, out=w[:, 0, :, 1])
@@ -111,7 +114,7 @@ class Bins(Link):
         re, im = total[:, 0, :, 0] + total[:, 1, :, 1], total[:, 1, :, 0] - total[:, 0, :, 1]
         k = tensors[0]
         sizes = dict(zip(self.other, k.shape, strict=True))
-        spectra = torch.stack((re, im), 1) * self._weights(k)
+        spectra = torch.stack((re, im), 1) * _weights(self.length, k.dtype, k.device)
         return [self._ordered(self._signals(spectra.flatten(1, 2), k.shape[-1]), fresh + summed, sizes, self.other)]
 
     def forward(self, x: Tensor, tensors: Tensors) -> tuple[Tensor, Any]:

@@ -294,7 +294,8 @@ class Program:
         at_once = SPECTRA if any(step.kind == "rfft" for step in path) else 1
         rows = max(1, self.plan.tile_bytes // (4 * largest * at_once))
         if total * largest > self.plan.tile_bytes // 16:  # a large batch goes in tiles that are quick to transpose
-            rows = min(rows, MOST_ROWS)
+            by_tables = any(step.kind == "dft" for step in path)  # which transpose by themselves
+            rows = min(rows, 2 * MOST_ROWS if by_tables else MOST_ROWS)
         lanes = next((lanes for lanes in LANES if 4 * rows >= 3 * lanes), 1)
         tiles = -(-total // (round(rows / lanes) * lanes))
         tile = min(total, -(-total // (tiles * lanes)) * lanes)
