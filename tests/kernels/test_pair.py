@@ -139,3 +139,18 @@ def test_a_few_large_products_go_one_by_one(shared: bool, monkeypatch: pytest.Mo
     assert used == [(96, 200)] * 3
     precision.multiplied(x[:, :8], y)
     assert len(used) == 3
+
+
+def test_a_large_matrix_with_gaps_is_copied_for_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    used = []
+    by_onednn = precision.by_onednn
+    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
+    monkeypatch.setattr(precision, "by_onednn", lambda x, y: used.append(y.stride()) or by_onednn(x, y))
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 128), torch.randn(128, 600)[:, 100:500]
+    assert worst([precision.multiplied(x, y)], [x.double() @ y.double()]) < 1e-5
+    assert used == [(400, 1)]
+    precision.multiplied(x[:8], torch.randn(128, 6000)[:, :4000])
+    assert len(used) == 1  # a copy would cost as much as the product

@@ -152,6 +152,7 @@ def full_products() -> AbstractContextManager[None]:
 
 
 LARGE = 1 << 21  # multiplications of a product from which oneDNN's overhead of ten microseconds does not matter
+COPIED = 32  # rows of a product from which a copy of the other matrix, if it has gaps, is worth it
 FEW = 8  # products of a batch that are taken one by one where each is large
 WORTHWHILE = 1.2  # times the rate of torch's own products that oneDNN's should have
 
@@ -180,13 +181,19 @@ def by_onednn(x: Tensor, y: Tensor) -> Tensor:
 
 def suits_onednn(x: Tensor, y: Tensor) -> bool:
     """Whether both are large matrices of single precision on the CPU, lying in memory without gaps."""
+    return _large(x, y) and _dense(x) and _dense(y)
+
+
+def _dense(x: Tensor) -> bool:
+    return x.is_contiguous() or x.t().is_contiguous()
+
+
+def _large(x: Tensor, y: Tensor) -> bool:
     return (
         x.dim() == y.dim() == 2
         and x.shape[0] * x.shape[1] * y.shape[1] >= LARGE
         and x.dtype == y.dtype == torch.float32
         and x.device.type == y.device.type == "cpu"
-        and (x.is_contiguous() or x.t().is_contiguous())
-        and (y.is_contiguous() or y.t().is_contiguous())
         and not torch.compiler.is_compiling()
         and onednn_faster(torch.get_num_threads())
     )
@@ -194,8 +201,8 @@ def suits_onednn(x: Tensor, y: Tensor) -> bool:
 
 def multiplied(x: Tensor, y: Tensor) -> Tensor:
     """Return ``x @ y`` without gradients, by the faster of torch's libraries."""
-    if suits_onednn(x, y):
-        return by_onednn(x.contiguous(), y)
+    if _large(x, y) and (_dense(y) or len(x) >= COPIED):
+        return by_onednn(x.contiguous(), y if _dense(y) else y.contiguous())
     if x.dim() == y.dim() == 3 and len(x) <= FEW and suits_onednn(x[0], y[0]):
         shared = x[0].contiguous() if x.stride(0) == 0 else None
         out = x.new_empty(len(x), x.shape[1], y.shape[2])

@@ -39,7 +39,8 @@ from centaurus.planner.search import plan_expression
 
 SPECTRA = 4  # copies of a tile at once where it is transformed: padded, its spectrum, that transposed, and its product
 LANES = (16, 8)  # numbers of a vector, where a tile has about as many rows or more
-MOST_ROWS = 32  # of a tile of a large batch: twice as many take up to 1.6 times as long a row (16 → 32 channels)
+MOST_ROWS = {"dft": 64, "fft": 32, "rfft": 32}
+"""Rows of a tile of a large batch, by its transforms: twice as many take up to 1.6 times as long a row."""
 
 
 @dataclass(frozen=True)
@@ -291,11 +292,12 @@ class Program:
                     count *= self.size[index]
                 largest = max(largest, count)
         total = self.size[batch]
-        at_once = SPECTRA if any(step.kind == "rfft" for step in path) else 1
-        rows = max(1, self.plan.tile_bytes // (4 * largest * at_once))
-        if total * largest > self.plan.tile_bytes // 16:  # a large batch goes in tiles that are quick to transpose
-            by_tables = any(step.kind == "dft" for step in path)  # which transpose by themselves
-            rows = min(rows, 2 * MOST_ROWS if by_tables else MOST_ROWS)
+        kinds = {step.kind for step in path}
+        rows = max(1, self.plan.tile_bytes // (4 * largest * (SPECTRA if "rfft" in kinds else 1)))
+        if (
+            total * largest > self.plan.tile_bytes // 16
+        ):  # spectra of a large batch go in tiles that are quick to transpose
+            rows = min([rows, *(MOST_ROWS[kind] for kind in kinds & MOST_ROWS.keys())])
         lanes = next((lanes for lanes in LANES if 4 * rows >= 3 * lanes), 1)
         tiles = -(-total // (round(rows / lanes) * lanes))
         tile = min(total, -(-total // (tiles * lanes)) * lanes)
