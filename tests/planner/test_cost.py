@@ -42,11 +42,25 @@ def test_a_transform_takes_as_long_as_its_flops_at_the_devices_rate() -> None:
 
 
 def test_native_transforms_take_as_long_as_their_flops_at_their_own_rate() -> None:
-    """Signal, output and kernel forth; then the gradients of all three."""
+    """Signal, output and kernel forth (12, 20 and 15 rows, in whole vectors of 16); then the gradients of all three."""
     free = replace(CALLS, spectra=1e9, call=1e-30)
     estimate = cost.bins(rates(free), "bi", "ji", "bj", native=True)
-    assert estimate.seconds == pytest.approx(2.5 * (12 + 20 + 15) * 2048 * 11 / 1e9)
+    assert estimate.seconds == pytest.approx(2.5 * (16 + 32 + 16) * 2048 * 11 / 1e9)
     assert estimate.backward == pytest.approx(estimate.seconds)
+
+
+@pytest.mark.parametrize(("rows", "faster"), [(32, 2.4), (20, 1.5), (2, 1.0)])
+def test_native_products_of_bins_are_faster_where_rows_fill_vectors(rows: int, faster: float) -> None:
+    free = replace(CALLS, gemm=1e9, spectra=1e30, call=1e-30)
+    sizes = SIZES | {"b": rows}
+    native = cost.bins(Rates(free, sizes, 1024, 1024, 2048, "b", True), "bi", "ji", "bj", native=True)
+    narrow = (1 + cost.NARROW_COLUMNS / rows) * (1 + cost.NARROW_ROWS / 10) * (1 + cost.NARROW_DEPTH / 6)
+    assert native.seconds == pytest.approx(2 * 1025 * 10 * 6 * rows * narrow / 1e9 / faster)
+
+
+@pytest.mark.parametrize(("rows", "whole"), [(31, (32, 16)), (22, (16, 16)), (9, (8, 8)), (12, (16, 16)), (5, (5, 1))])
+def test_tiles_have_whole_vectors_of_rows(rows: int, whole: tuple[int, int]) -> None:
+    assert cost.whole_vectors(rows) == whole
 
 
 def test_the_recurrence_of_few_rows_takes_as_long_as_that_of_a_whole_vector() -> None:

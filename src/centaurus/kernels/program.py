@@ -31,14 +31,13 @@ from centaurus.kernels.ops import (
 )
 from centaurus.kernels.pair import align, pair
 from centaurus.kernels.precision import allowed, projecting, without_autocast
-from centaurus.planner.cost import KEPT_BYTES
+from centaurus.planner.cost import KEPT_BYTES, whole_vectors
 from centaurus.planner.device import Device
 from centaurus.planner.expression import Expression, parse, sizes_of
 from centaurus.planner.plan import Plan, Step, Value
 from centaurus.planner.search import plan_expression
 
 SPECTRA = 4  # copies of a tile at once where it is transformed: padded, its spectrum, that transposed, and its product
-LANES = (16, 8)  # numbers of a vector, where a tile has about as many rows or more
 MOST_ROWS = {"dft": 64, "fft": 32, "rfft": 32}
 """Rows of a tile of a large batch, by its transforms: twice as many take up to 1.6 times as long a row."""
 
@@ -298,8 +297,8 @@ class Program:
             total * largest > self.plan.tile_bytes // 16
         ):  # spectra of a large batch go in tiles that are quick to transpose
             rows = min([rows, *(MOST_ROWS[kind] for kind in kinds & MOST_ROWS.keys())])
-        lanes = next((lanes for lanes in LANES if 4 * rows >= 3 * lanes), 1)
-        tiles = -(-total // (round(rows / lanes) * lanes))
+        rows, lanes = whole_vectors(rows)
+        tiles = -(-total // rows)
         tile = min(total, -(-total // (tiles * lanes)) * lanes)
         small = 4 * total * largest * len(path) <= KEPT_BYTES
         return tile, tile == total or small

@@ -41,8 +41,14 @@ CHUNK_TURNS = 6  # transpositions of states that are driven and read along diffe
 LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, against the scan
 SCAN_BACKWARD = 2.5  # the native recurrence: states again, adjoint states and four gradients, against forward
 SCAN_SETUP = 24  # samples in the time that a row's modes take to load and their gradients to add up, fitted
-SCAN_LANES = 16  # rows of a vector, where vectors are widest
+VECTOR = 16  # rows of a vector of native code, where vectors are widest
 SCAN_BLOCK = 64  # samples between the states that it keeps
+
+
+def whole_vectors(rows: int) -> tuple[int, int]:
+    """Return the rows of a tile as a multiple of a vector's numbers, where there are about as many, and that number."""
+    lanes = next((lanes for lanes in (VECTOR, VECTOR // 2) if 4 * rows >= 3 * lanes), 1)
+    return round(rows / lanes) * lanes, lanes
 
 
 def only(x: str, y: str) -> str:
@@ -122,7 +128,7 @@ class Rates:
         if not self.batch:
             return 1
         rows = max(1, int(self.device.tile_bytes // max(1.0, numbers_per_row * REAL)))
-        return math.ceil(self.size[self.batch] / rows)
+        return math.ceil(self.size[self.batch] / whole_vectors(rows)[0])
 
     def kept(self, numbers: float) -> bool:
         """Whether tiles of an intermediate of this many real numbers are kept for backward, not computed again."""
@@ -222,10 +228,10 @@ def bins(r: Rates, x: str, k: str, out: str, native: bool) -> Cost:
 
     def spectra(rows: float, samples: int) -> float:
         if native:
-            return r.transform_flops(rows) / r.device.spectra + r.device.call
+            return r.transform_flops(rows) * _idle(rows) / r.device.spectra + r.device.call
         return r.gemm(1, 2 * r.bins, samples, rows)
 
-    rate = NATIVE_PRODUCTS if native else 1.0
+    rate = max(1.0, NATIVE_PRODUCTS / _idle(columns)) if native else 1.0
     product = tiles * r.gemm(r.bins, 2 * fresh, 2 * summed, columns) / rate
     into, outof = spectra(r.count(x), r.samples), spectra(r.count(out), r.samples)
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
@@ -341,9 +347,9 @@ def scan(r: Rates, x: str, modes: str, out: str) -> Cost:
     return r.done(SCAN_FLOPS * steps, forward, back, result + int(2 * steps / SCAN_BLOCK), signal=True, keeps=True)
 
 
-def _idle(rows: int) -> float:
+def _idle(rows: float) -> float:
     """Lanes of whole vectors for each row."""
-    return math.ceil(rows / SCAN_LANES) * SCAN_LANES / rows
+    return math.ceil(rows / VECTOR) * VECTOR / rows
 
 
 def _chunk_tables(r: Rates, weight: str, modes: str, kernel: str, chunk: int) -> tuple[float, int]:
