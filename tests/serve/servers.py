@@ -54,6 +54,6 @@ def get(server: Server, path: str, **headers: str) -> tuple[int, str]:
 
 
 def metric(server: Server, line: str) -> float:
-    """A number of the metrics page by the text before it."""
+    """The value of a metric, by its name and labels."""
     result = [text for text in get(server, "/metrics")[1].splitlines() if text.startswith(line + " ")]
     return float(result[0].rpartition(" ")[2]) if result else 0.0

@@ -1,4 +1,4 @@
-"""The studio in a browser: equal to the Python runtime, live and from files; usable, and safe from strangers."""
+"""The studio in a browser: equal to the Python runtime, live and from files; usable, and safe from injection."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_live_sound_comes_out_as_from_the_runtime(open_page: Open, tmp_path: Pat
     assert len(dry) >= 0.9 * SECONDS * rate
     assert np.abs(dry).max() > 0.05
     expected = denoise(dry, rate)
-    end = len(dry) - rate // 10  # the stream was cut off: its end lacks what the network would still have said
+    end = len(dry) - rate // 10  # the stream was cut off: the end of the network's output is missing
     np.testing.assert_allclose(wet[:end], expected[:end], atol=TOLERANCE)
     assert dropped == "0", f"{dropped} dropped blocks at a load of {load}"
 
@@ -155,7 +155,7 @@ def test_live_spectrograms_move_sixty_times_a_second(open_page: Open) -> None:
     seen = page.evaluate("seen")
     page.click("#stop")
     assert np.median(np.diff(seen["times"])) == pytest.approx(FRAME, rel=0.05)
-    assert np.mean(seen["moved"]) > 0.9  # a busy machine may deliver sound late
+    assert np.mean(seen["moved"]) > 0.9  # a busy machine may deliver audio late
     assert np.median(seen["took"]) < DRAWING  # the median: a busy machine interrupts some of them
 
 
@@ -214,7 +214,7 @@ def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_sit
     net = classifier("kws-hybrid-2", classes=["background", "anything"])
     net.load_state_dict({name: torch.zeros_like(value) for name, value in net.state_dict().items()})
     with torch.no_grad():
-        [*net.parameters()][-1].view(-1)[1] = 5.0  # the bias of the last layer: "anything" whatever is heard
+        [*net.parameters()][-1].view(-1)[1] = 5.0  # the bias of the last layer: "anything" for every input
     folder = tmp_path / "site" / "below"
     export_wasm(net, folder / "models" / "wake-anything.wasm", name="wake-anything")
     about = json.loads((folder / "models.json").read_text())
@@ -225,7 +225,7 @@ def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_sit
     page = open_page("words.html?wake=anything", base=static_site)
     assert page.input_value("#wake") == "anything"
     assert "wake-anything" in (page.text_content("#model") or "")
-    page.evaluate(  # a file is heard faster than it plays: the text may be there between two looks
+    page.evaluate(  # a file is processed faster than it plays: the text may appear only briefly
         """() => {
             const line = document.getElementById('awake');
             globalThis.seen = [];
@@ -233,7 +233,7 @@ def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_sit
         }"""
     )
     page.click("#demo")
-    until(page, "seen.some((text) => text.includes('“anything” was heard'))")
+    until(page, "seen.some((text) => text.includes('“anything” was detected'))")
     assert page.locator("#found .wake").count() > 0
 
 

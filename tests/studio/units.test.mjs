@@ -13,7 +13,7 @@ const { cleanFile } = await load("clean.js");
 const { Result } = await load("result.js");
 const { Spectrum } = await load("fft.js");
 
-// A network that gives back what it took, late by its delay, with the interface of a module.
+// A network that returns its input, delayed, with the interface of a module.
 class Echo {
   constructor(hop = 128, delay = 0, rate = 16_000) {
     Object.assign(this, { hop, delay, rate, frames: hop, outputs: 1 });
@@ -126,7 +126,7 @@ test("WAV files survive a round trip, also the long kind", async () => {
   assert.equal(source.frames, 100); // what is there, not what is declared
 });
 
-test("damaged WAV files are refused in words, other files are not WAV files", async () => {
+test("damaged WAV files are refused with a message, other files are not WAV files", async () => {
   assert.equal(await WavSource.open(new Blob(["<script>alert(1)</script>"])), null);
   assert.equal(await WavSource.open(new Blob([])), null);
   await assert.rejects(WavSource.open(new Blob(["RIFF....WAVEjunk\x02\0\0\0xx"])), /damaged or empty/);

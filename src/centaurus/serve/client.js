@@ -2,7 +2,7 @@
 //
 //   import { Stream } from "http://127.0.0.1:8765/client.js";
 //   const live = await Stream.open("ws://127.0.0.1:8765", { task: "denoise", rate: 48000, onAudio: play });
-//   await live.send(samples);      // Float32Array, channels interleaved; waits while the server is busy
+//   await live.send(samples);      // Float32Array, channels interleaved; waits while the send buffer is full
 //   const summary = await live.end();
 
 const HIGH_WATER = 1 << 18; // bytes in the socket's buffer above which send() waits
@@ -59,13 +59,13 @@ export class Stream {
     this.#socket.send(samples.slice().buffer);
   }
 
-  /** Tell the server that everything was sent; resolves to its summary once it has answered everything. */
+  /** Tell the server that everything was sent; resolves to its summary after all results have arrived. */
   async end() {
     if (this.#socket.readyState === 1) this.#socket.send(JSON.stringify({ type: "end" }));
     return this.#finished;
   }
 
-  /** Disconnect without waiting for answers. */
+  /** Disconnect without waiting for results. */
   close() {
     this.#ended = true;
     this.#socket.close();

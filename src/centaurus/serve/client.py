@@ -24,7 +24,7 @@ Result = NDArray[np.float32] | Keyword | Word
 
 
 class ServerError(ConnectionError):
-    """The server refused a stream or ended it; the message is its own."""
+    """The server refused a stream or ended it; the message is the server's."""
 
 
 class Client:
@@ -71,7 +71,7 @@ class Client:
         self.partial = ""
 
     def send(self, samples: ArrayLike) -> None:
-        """Send (t,) or (channels, t); waits while the server has enough to do."""
+        """Send (t,) or (channels, t); blocks while the server's queue is full."""
         try:
             self._socket.send(encode(as_rows(samples), self._layout.encoding))
         except ConnectionClosed as error:
@@ -101,7 +101,7 @@ class Client:
                 raise ServerError(data.get("message", message))
 
     def close(self) -> None:
-        """Disconnect without waiting for answers."""
+        """Disconnect without waiting for results."""
         self._open.close()
 
     def __enter__(self) -> Self:

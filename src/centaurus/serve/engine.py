@@ -1,6 +1,6 @@
-"""Advance many streams of a model together, and count what happens in the text format of Prometheus.
+"""Advance many streams of a model together in batches, with metrics in the text format of Prometheus.
 
-Chunks that are waiting become the rows of one step.
+Queued chunks become the rows of one step.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Metrics:
     """The metrics of a server."""
 
     def __init__(self) -> None:
-        self.streams = Gauge("centaurus_streams", "Streams that are open.")
-        self.opened = Counter("centaurus_streams_opened_total", "Streams that were accepted.")
+        self.streams = Gauge("centaurus_streams", "Open streams.")
+        self.opened = Counter("centaurus_streams_opened_total", "Accepted streams.")
         self.closed = Counter("centaurus_streams_closed_total", "Streams that ended, by reason.")
         self.rejected = Counter("centaurus_streams_rejected_total", "Streams that were refused, by reason.")
         self.audio = Counter("centaurus_audio_seconds_total", "Seconds of audio received.")
@@ -201,11 +201,11 @@ class Lane:
 
 
 class Engine:
-    """A session whose rows are streams that come and go, each at its own pace, stepped by the event loop.
+    """A session whose rows are streams that start, advance and end independently, stepped by the event loop.
 
     A step takes one chunk of every stream that has one, up to the number of rows that is cheapest for this model on
     this machine, and leaves all other rows untouched. Where the last step had several rows, the next one waits for
-    more, an eighth of a chunk's duration at most: many rows in one step cost a third of what they cost one by one.
+    more, an eighth of a chunk's duration at most: rows in one large step cost a third of what they cost one by one.
     Streams take turns, and one that sends faster than real time has lower priority than those that do not.
     """
 
@@ -215,9 +215,9 @@ class Engine:
         self.rows_per_step, self.real_time_factor = pace.rows, pace.real_time_factor
         self.free_rows = session.batch
         self._turn: deque[Lane] = deque()  # lanes with a chunk that no step has taken yet
-        self._later: deque[Lane] = deque()  # the same, of streams that are ahead of real time
+        self._later: deque[Lane] = deque()  # the same, for streams ahead of real time
         self._gather = GATHER * session.settings.chunk / session.settings.rate
-        self._next: asyncio.Handle | None = None  # the step that is to come
+        self._next: asyncio.Handle | None = None  # the scheduled step
         self._last_rows = 1
 
     def join(self, rows: int, notify: Callable[[], object]) -> Lane:
@@ -262,7 +262,7 @@ class Engine:
         (self._later if lane.is_ahead(now) else self._turn).append(lane)
 
     def _schedule(self, soon: bool) -> None:
-        """Schedule the next step: at once if asked to, if it is full or if no batch is waited for; else later."""
+        """Schedule the next step: at once if requested, if it is full or if no more rows are expected; else later."""
         soon = soon or self._last_rows == 1 or len(self._turn) + len(self._later) >= self.rows_per_step
         if self._next is not None:
             if not (soon and isinstance(self._next, asyncio.TimerHandle)):

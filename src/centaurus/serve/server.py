@@ -1,8 +1,8 @@
-"""The WebSocket server: admission, health, metrics, an orderly end, and a connection for each client.
+"""The WebSocket server: admission, health, metrics, graceful shutdown, and a connection for each client.
 
-A connection handles frames in and out, back-pressure, and clients that stall or vanish. It is an ``asyncio.Protocol``
-on the protocol engine of ``websockets``: a message costs no task, future or timer of its own, which is what a stream of
-a hundred blocks a second is made of.
+A connection handles frames in and out, back-pressure, and clients that stall or disconnect. It is an
+``asyncio.Protocol`` on the sans-I/O layer of ``websockets``: no task, future or timer per message, of which a stream
+has a hundred a second.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from centaurus.serve.protocol import (
     read_request,
 )
 
-MESSAGE_BYTES = 1 << 20  # of one message of a client: 16 s of one channel of float32 at 16 kHz
-OUTPUT_BYTES = 1 << 16  # of results that wait for a client, here and in the kernel, before nothing is read from it
+MESSAGE_BYTES = 1 << 20  # of one client message: 16 s of one channel of float32 at 16 kHz
+OUTPUT_BYTES = 1 << 16  # of unsent results, here and in the kernel, above which reading from the client pauses
 GOODBYE = 2.0  # seconds that a client has to answer a close frame
 DONE, GOING_AWAY, POLICY, FAILED, TRY_LATER = 1000, 1001, 1008, 1011, 1013  # close codes of WebSocket
 TASKS = {task.command: task.name for task in tasks.TASKS.values() if task.command}
@@ -73,10 +73,10 @@ class Connection(asyncio.Protocol):
         self._stream: Stream | None = None
         self._lane: Lane | None = None
         self._most = 0  # samples of the backlog
-        self._text = b""  # of a command that is not complete
+        self._text = b""  # of an incomplete command
         self._complete = self._ended = self._pinged = False
-        self._full_since: float | None = None  # when the client stopped taking results
-        self._waits = False  # whether nothing is read from the client for now
+        self._full_since: float | None = None  # when the client stopped reading results
+        self._waits = False  # whether reading from the client is paused
         self._last_audio = self._last_data = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,12 +91,12 @@ class Connection(asyncio.Protocol):
         self._finish("gone")
 
     def pause_writing(self) -> None:
-        """Stop reading from a client that takes results too slowly."""
+        """Pause reading from a client that reads its results too slowly."""
         self._full_since = self._loop.time()
         self._balance()
 
     def resume_writing(self) -> None:
-        """Read again from a client that has taken its results."""
+        """Resume reading from a client that has read its results."""
         self._full_since = None
         self._balance()
 
@@ -109,11 +109,11 @@ class Connection(asyncio.Protocol):
             elif isinstance(event, Frame) and not self._complete:
                 self._frame(event)
         if self._socket.state is State.CLOSING and not self._ended:
-            self._finish("gone")  # the client left in the middle of its stream
+            self._finish("gone")  # the client disconnected during its stream
         self._write()
 
     def eof_received(self) -> None:
-        """Tell the protocol; asyncio then closes the connection."""
+        """Notify the protocol; asyncio then closes the connection."""
         self._socket.receive_eof()
         self._write()
 
@@ -208,8 +208,8 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         self._watching = self._loop.call_later(self._interval, self._watch)
         if self._full_since is not None and now - self._full_since > self.options.stall:
-            self._fail(TimeoutError(f"results were not taken for {self.options.stall:g} s"), POLICY, "stalled")
-            self._transport.abort()  # what waits for it would never be sent
+            self._fail(TimeoutError(f"results were not read for {self.options.stall:g} s"), POLICY, "stalled")
+            self._transport.abort()  # its queued results would never be sent
         elif self._waits or self._complete:
             return
         elif self._stream is not None and now - self._last_audio > self.options.idle:
@@ -295,7 +295,7 @@ class Options:
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and not self.token:
             raise ValueError(
-                f"{self.host} can be reached by others: a token is needed to serve there (--token, CENTAURUS_TOKEN)"
+                f"{self.host} is not a loopback address: a token is needed to serve there (--token, CENTAURUS_TOKEN)"
             )
         if not self.models:
             raise ValueError(f"nothing to serve: choose from {', '.join(TASKS)}")
@@ -346,7 +346,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is served, also where the system chose it."""
+        """The port in use, also where the system chose it."""
         assert self._server is not None
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
@@ -385,7 +385,7 @@ class Server:
             self._draining = asyncio.get_running_loop().create_task(self.drain())
 
     async def drain(self) -> None:
-        """Accept no more streams, let the open ones end, and close."""
+        """Stop accepting streams, let the open ones finish, and close."""
         self.draining = True
         if self._streams:
             self._empty.clear()
@@ -415,7 +415,7 @@ class Server:
             text = (files("centaurus") / "serve" / "client.js").read_text(encoding="utf-8")
             return _respond(HTTPStatus.OK, text, "text/javascript")
         if not self._may(http.headers):
-            return self._reject(HTTPStatus.UNAUTHORIZED, "token", "this server needs its token")
+            return self._reject(HTTPStatus.UNAUTHORIZED, "token", "a token is required")
         if path == "/metrics":
             return _respond(HTTPStatus.OK, self.metrics.text(self._gauges()), "text/plain; version=0.0.4")
         try:
@@ -436,11 +436,11 @@ class Server:
             here = ", ".join(self.engines)
             return self._reject(HTTPStatus.NOT_FOUND, "path", f"{request.task} is not served here, only {here}")
         if self.options.token is None and origin is not None and not self._known(origin):
-            return self._reject(HTTPStatus.FORBIDDEN, "origin", f"pages of {origin:.100} may not use this server")
+            return self._reject(HTTPStatus.FORBIDDEN, "origin", f"the origin {origin:.100} is not allowed")
         if self.draining:
             return self._reject(HTTPStatus.SERVICE_UNAVAILABLE, "draining", "this server is shutting down")
         if self._is_full(request):
-            return self._reject(HTTPStatus.SERVICE_UNAVAILABLE, "full", "this server has as many streams as it can run")
+            return self._reject(HTTPStatus.SERVICE_UNAVAILABLE, "full", "this server is at capacity")
         return None
 
     def _is_full(self, request: Request) -> bool:

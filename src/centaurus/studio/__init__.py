@@ -100,7 +100,7 @@ def grid() -> dict[str, Any]:
 
 
 def _shorten(plan: dict[str, Any], summaries: dict[str, int]) -> None:
-    """Keep three digits of every estimate, and the summary by its number."""
+    """Return a plan with three digits of every estimate, and the index of its summary."""
     plan["summary"] = summaries.setdefault(plan["summary"], len(summaries))
     for data in (plan, *plan.get("steps", ())):
         for key, value in data.items():
@@ -143,7 +143,7 @@ def _text(equation: Topology) -> str:
 
 
 def _rule(plans: Mapping[str, Plan]) -> str:
-    """Return which of its orders the paper's Listing 1 takes here."""
+    """Return which order the paper's Listing 1 chooses here."""
     paper = plans["paper"].summary()
     same = [name for name in ("natural", "full-kernel") if plans[name].summary() == paper]
     return same[0] if same else "frequency"
@@ -232,7 +232,7 @@ def site(live: bool) -> dict[str, Page]:
 
 
 def describe_site(live: bool) -> dict[str, Any]:
-    """Return what the pages load first: whether a server answers, the models, the equations and default sizes."""
+    """Return the data that pages load first: whether there is a server, the models, equations and default sizes."""
     return {"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS}
 
 
@@ -320,7 +320,7 @@ class Handler(BaseHTTPRequestHandler):
         allowed = {f"{host}:{self.server.server_port}" for host in (HOST, "localhost")}
         target = urlsplit(self.path)
         path = target.path.lstrip("/") or "index.html"
-        if self.headers.get("Host") not in allowed:  # another site's name that resolves to this machine
+        if self.headers.get("Host") not in allowed:  # DNS rebinding: a foreign name that resolves to this machine
             self._error(HTTPStatus.FORBIDDEN, f"this server answers only to {' and '.join(sorted(allowed))}")
         elif len(self.path) > LONGEST_TARGET:
             self._error(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request has at most {LONGEST_TARGET} characters")

@@ -48,7 +48,7 @@ for (const choice of document.querySelectorAll("input[name=listen]")) {
 
 async function denoiser() {
   const model = byId("model").value;
-  if (!model) throw new Error("This site has no denoiser: its models/ folder holds no module of one.");
+  if (!model) throw new Error("This site has no denoiser: there is no module of one in models/.");
   const bytes = await loadModule(model);
   return { bytes, network: new Network(bytes) };
 }
@@ -199,7 +199,7 @@ class FileJob {
     const seconds = source.frames / source.rate;
     const data = await new Promise((resolve, reject) => {
       this.reject = reject;
-      this.worker.onerror = () => reject(new Error("Cleaning the file stopped: the worker could not be run."));
+      this.worker.onerror = () => reject(new Error("The file was not cleaned: the worker could not be started."));
       this.worker.onmessage = ({ data: message }) => {
         if (message.kind === "error") reject(new Error(message.message));
         if (message.kind === "done") resolve(message);
@@ -236,7 +236,7 @@ class FileJob {
     byId("stop").hidden = true;
     byId("transport").hidden = false;
     offerSave(`${clock(seconds)}, ${data.channels === 1 ? "mono" : `${data.channels} channels`}, ${data.fileRate / 1000} kHz.`);
-    say(`${this.file.name} is cleaned.`);
+    say(`${this.file.name} was cleaned.`);
   }
 
   async end() {

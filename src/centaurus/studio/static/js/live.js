@@ -5,7 +5,7 @@ import { loadModule } from "./page.js";
 const WORKLET = new URL("worklet.js", import.meta.url).href;
 const RAW = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
 
-// A message about what live audio lacks here; null if nothing.
+// A message about what is missing for live audio; null if nothing is.
 export function missing() {
   if (!globalThis.WebAssembly) return "This browser cannot run WebAssembly: a current Firefox, Chrome, Edge or Safari can.";
   if (!globalThis.isSecureContext) {
@@ -30,9 +30,9 @@ export async function openMicrophone() {
 
 const REASONS = {
   NotAllowedError: "The microphone was denied. Allow it for this page in the browser's address bar, then try again.",
-  NotFoundError: "There is no microphone: connect one, then try again.",
+  NotFoundError: "No microphone was found: connect one, then try again.",
   NotReadableError: "The microphone is in use by another program, or the system does not give it to the browser.",
-  OverconstrainedError: "No microphone fits: connect another one, then try again.",
+  OverconstrainedError: "No suitable microphone was found: connect another one, then try again.",
   SecurityError: "The browser's settings forbid the microphone on this page.",
 };
 

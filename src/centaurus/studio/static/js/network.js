@@ -27,8 +27,8 @@ export class Network {
     this.settings = readSettings(e);
   }
 
-  // Runs a step for every hop that is complete, `fill` samples of which wait already; `emit` gets each output. Returns
-  // how many samples wait then.
+  // Runs a step for every complete hop; `fill` samples are already buffered, and `emit` gets each output. Returns the
+  // number of samples buffered afterwards.
   feed(x, fill, emit) {
     for (let at = 0; at < x.length; ) {
       const count = Math.min(this.hop - fill, x.length - at);

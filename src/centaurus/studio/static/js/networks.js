@@ -118,12 +118,12 @@ function showMemory({ before, after }) {
   const y = (db) => 10 + (-db / 60) * (height - bottom - 10);
   const parts = [];
   const xTicks = [0, 0.25, 0.5, 0.75, 1].map((share) => [x(share * end), time(share * end)]);
-  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, -20, -40, -60].map((db) => [y(db), String(db)]), xLabel: "after the impulse", yLabel: "dB still to come" });
+  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, -20, -40, -60].map((db) => [y(db), String(db)]), xLabel: "after the impulse", yLabel: "remaining energy, dB" });
   for (const [name, { t, db }] of [["before", before], ["after", after]]) {
     const points = t.map((time, k) => `${x(time).toFixed(1)} ${y(Math.max(-60, db[k])).toFixed(1)}`);
     parts.push(element("svg:path", { class: name, d: `M${points.join("L")}` }));
   }
-  byId("memory").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Energy of the impulse response still to come, before and after training" }, ...parts));
+  byId("memory").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Remaining energy of the impulse response, before and after training" }, ...parts));
 }
 
 function showModes({ before, after }) {

@@ -28,7 +28,7 @@ export function say(text) {
   statusBox.textContent = text;
 }
 
-// Run the action of a button, disabled meanwhile; an error becomes a message.
+// Run the action of a button, which is disabled until it ends; an error becomes a message.
 export function action(button, work) {
   button.addEventListener("click", async () => {
     showError(null);
@@ -147,7 +147,7 @@ async function fetchBytes(address, progress) {
   try {
     response = await fetch(address);
   } catch {
-    throw new Error("The model could not be loaded: is the server still running, or the connection gone?");
+    throw new Error("The model could not be loaded: is the server running and the network connected?");
   }
   if (!response.ok) throw new Error(`The model ${address} is not on this site (${response.status}).`);
   const bytes = new Uint8Array(await response.arrayBuffer());
@@ -202,7 +202,7 @@ byId("theme").addEventListener("click", () => {
 byId("share").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(location.href);
-    say("The link to this page with its settings is copied.");
+    say("The link to this page with its settings was copied.");
   } catch {
     say(`The link to this page with its settings: ${location.href}`);
   }

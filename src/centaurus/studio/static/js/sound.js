@@ -8,11 +8,11 @@ const LONG = 20 * 60; // seconds: longer files are decoded at the network's rate
 const PART = 1 << 20; // decoded samples that are added to a Blob at a time
 const DEMO = "demo.flac";
 
-// A reader of an audio file, whose blob a worker can open too. networkRate is in samples a second.
+// A reader of an audio file, whose blob a worker can open too. networkRate is in Hz.
 export async function openSound(file, networkRate) {
   const wav = await WavSource.open(file);
   if (wav) {
-    if (!wav.frames) throw new Error(`${file.name} holds no sound.`);
+    if (!wav.frames) throw new Error(`${file.name} contains no audio.`);
     return wav;
   }
   const rate = (await lengthOf(file)) > LONG ? networkRate : ((await flacRate(file)) ?? DECODED_RATE);
@@ -22,7 +22,7 @@ export async function openSound(file, networkRate) {
     buffer = await new OfflineAudioContext(1, 1, rate).decodeAudioData(data);
   } catch {
     throw new Error(
-      `${file.name} is not a sound file that this browser can decode, or it is too long for its memory: ` +
+      `${file.name} is not an audio file that this browser can decode, or it is too long for its memory: ` +
         "WAV files of any length can be read.",
     );
   }
@@ -68,7 +68,7 @@ function lengthOf(file) {
   });
 }
 
-// Pass files from buttons and drops to `take`.
+// Pass files that are chosen or dropped to `take`.
 export function acceptFiles({ drop, choose, input, take }) {
   choose.addEventListener("click", () => input.click());
   input.addEventListener("change", () => {

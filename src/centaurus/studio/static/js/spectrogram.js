@@ -6,7 +6,7 @@ const SIZE = 1024;
 const HOP = 256;
 const ROWS = 256; // pixels of height
 const WIDTH = 900; // pixels
-const RESERVE = 2; // columns kept back: audio arrives in bursts, and every frame of the screen should scroll
+const RESERVE = 2; // columns held back: audio arrives in bursts, and every screen frame should scroll
 const FLOOR = -95; // dB
 const TOP = -15;
 // Dark blue over violet and orange to pale yellow: lightness is monotonic, so the scale works in grey too.

@@ -98,7 +98,7 @@ export class BlockDenoiser {
   }
 }
 
-// How many samples the output lags behind at most: the network's hop and delay and the resamplers, counted.
+// The largest lag of the output in samples, from hop, delay and resamplers, by simulation.
 function shortage(network, rate, block) {
   const into = new Resampler(rate, network.rate, QUICK);
   const back = new Resampler(network.rate, rate, QUICK);

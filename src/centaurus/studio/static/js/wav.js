@@ -74,9 +74,9 @@ function readFormat(view, at, size) {
   const bits = view.getUint16(at + 14, true);
   if (tag === EXTENSIBLE && size >= 26) tag = view.getUint16(at + 24, true);
   const sample = { [PCM]: { 8: "u8", 16: "s16", 24: "s24", 32: "s32" }, [FLOAT]: { 32: "f32", 64: "f64" } }[tag]?.[bits];
-  if (!sample) throw new Error(`This WAV file has samples of ${bits} bits in format ${tag}: PCM or float is needed.`);
-  if (channels < 1 || channels > 32) throw new Error(`This WAV file says it has ${channels} channels: 1 to 32 are read.`);
-  if (rate < 1000 || rate > 768000) throw new Error(`This WAV file says it has ${rate} samples a second: it is damaged.`);
+  if (!sample) throw new Error(`This WAV file has ${bits}-bit samples in format ${tag}: only PCM and float are supported.`);
+  if (channels < 1 || channels > 32) throw new Error(`This WAV file has ${channels} channels by its header: 1 to 32 are supported.`);
+  if (rate < 1000 || rate > 768000) throw new Error(`This WAV file has a sample rate of ${rate} Hz by its header: it is damaged.`);
   return { channels, rate, sample, width: bits / 8 };
 }
 

@@ -35,13 +35,13 @@ byId("wake").addEventListener("change", async ({ target }) => {
   state.set("wake", target.value);
   const available = await models();
   byId("model").textContent = running(available).map(({ name }) => name).join(", ");
-  if (job && available.wakes.length) say("The new wake word counts from the next recording on.");
+  if (job && available.wakes.length) say("The new wake word takes effect with the next recording.");
 });
 
 async function models() {
   const available = (await site()).models;
   const classifiers = available.filter(({ task }) => task === "classifier").sort((a, b) => b.classes.length - a.classes.length);
-  const [keyword, ...wakes] = classifiers; // the one with the most words; others know a wake word each
+  const [keyword, ...wakes] = classifiers; // the one with the most words; each of the others detects a wake word
   if (!keyword) throw new Error("This site has no keyword model: its models/ folder holds no module of one.");
   const wake = wakes.find(({ classes }) => classes.includes(state.get("wake")));
   return { keyword, wakes, wake, recognizer: available.find(({ task }) => task === "recognizer") };
@@ -205,7 +205,7 @@ function showKeyword({ word, time, confidence }) {
 
 function showAwake(time) {
   const wake = state.get("wake");
-  const text = !wake ? "" : time < awakeUntil ? `Awake: “${wake}” was heard.` : `Waiting for “${wake}”.`;
+  const text = !wake ? "" : time < awakeUntil ? `Awake: “${wake}” was detected.` : `Waiting for “${wake}”.`;
   if (byId("awake").textContent !== text) byId("awake").textContent = text;
 }
 
