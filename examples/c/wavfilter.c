@@ -15,7 +15,7 @@ static uint32_t number(const unsigned char *p, int bytes) {
   return n;
 }
 
-/* Copy the header up to the samples; their count, or -1 if this program cannot read them. */
+/* Copy the header up to the samples; return their count, or -1 for an unsupported format. */
 static long header(FILE *in, FILE *out) {
   unsigned char head[12], chunk[8], format[16];
   if (fread(head, 1, 12, in) != 12 || memcmp(head, "RIFF", 4) || memcmp(head + 8, "WAVE", 4)) return -1;
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   denoise_init(state);
-  while (left > 0) { /* the output of a sample comes `delay` samples later: silence follows the last one */
+  while (left > 0) { /* outputs are `delay` samples late: zeros follow the last sample */
     for (k = 0; k < denoise_hop; k++) {
       int low = read > 0 ? getc(in) : 0, high = read > 0 ? getc(in) : 0;
       samples[k] = read-- > 0 && high != EOF ? (float)((low | high << 8) - (high & 128 ? 65536 : 0)) / 32768.0f : 0.0f;

@@ -1,7 +1,7 @@
 /* A LADSPA plug-in around a denoiser in C: real-time safe, for PipeWire, Audacity and other hosts.
 
-   The host may run any number of samples at a time; the model takes hops. Samples wait in a ring until a hop is full,
-   so the plug-in is late by the hop and the model's delay, which it reports at the port `latency`. Nothing is allocated
+   The host may run any number of samples at a time; the model takes hops. Samples are buffered until a hop is full, so
+   the latency is the hop plus the model's delay, reported at the port `latency`. Nothing is allocated
    or locked after `instantiate`. The host's rate must be the model's: hosts convert, or the plug-in is not created. */
 #include <ladspa.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { INPUT, OUTPUT, MIX, LATENCY, PORTS };
 typedef struct {
   LADSPA_Data *port[PORTS];
   void *state;
-  float *in, *clean, *dry; /* a hop of input, a hop of output, and the input as late as the output */
+  float *in, *clean, *dry; /* a hop of input, a hop of output, and the input delayed like the output */
   long filled, dry_at, late;
 } Denoise;
 

@@ -1,4 +1,4 @@
-// node run_wasm.mjs MODULE: samples (float32) from standard input through a module; what it says of itself, a line
+// node run_wasm.mjs MODULE: run samples (float32) from standard input through a module; write its settings, a line
 // feed, and the output (float32, frame by frame) to standard output. With --time: the real-time factor instead.
 import { readFileSync, writeSync } from "node:fs";
 

@@ -1,4 +1,4 @@
-"""The C examples: compiled, run on real files, and right to the last sample."""
+"""The C examples: compiled, run on real files, and correct to the last sample."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cleaned(net: Network, folder: Path) -> np.ndarray:
-    """The network's output for x.wav and silence behind it, with the network's delay."""
+    """The network's output for x.wav followed by silence, with the network's delay."""
     x = torch.from_numpy(soundfile.read(folder / "x.wav", dtype="float32")[0])
     with torch.no_grad():
         return np.asarray(net(torch.nn.functional.pad(x, (0, 1024))[None, None])[0, 0].numpy())

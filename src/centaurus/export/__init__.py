@@ -1,4 +1,4 @@
-"""From a network to one self-contained ONNX file with explicit states."""
+"""Export networks: one self-contained ONNX file with explicit states, C or WebAssembly."""
 
 from centaurus.export.write import export_onnx
 

@@ -225,12 +225,12 @@ def _compressed_bands(g: Graph, layer: Mel, bands: str, frames: int) -> Signal:
 
 
 def _power(g: Graph, x: str, exponent: float) -> str:
-    """x to a power, for positive x: by logarithms, which the runtime has for many numbers at once."""
+    """x to a power, for positive x: by logarithms, which the runtime vectorises."""
     return g.node("Exp", g.multiply(g.node("Log", x), g.constant(exponent)))
 
 
 def _over_level(g: Graph, layer: Leveling, u: Signal, name: str) -> tuple[str, str | None]:
-    """Power over level, and the level where there is one: an exponential mean, corrected for its start."""
+    """Power over level, and the level if there is one: an exponential mean with bias correction."""
     square = g.multiply(u.name, u.name)
     power = g.add(*g.split(square, [layer.bins, layer.bins]))
     if not layer.release:
@@ -343,7 +343,7 @@ class Nodes(Target):
         return self.map(u, "silu") if layer.activate else u
 
     def _narrow_norm(self, u: Signal, scale: Array, bias: Array) -> Signal:
-        """Return the norm of few channels by matrix products over several frames; the operator would pay for each."""
+        """Return the norm of few channels by matrix products over several frames; the operator has a cost per frame."""
         g, c = self.graph, u.channels
         frames = max(m for m in range(1, WIDTH // c + 1) if u.frames % m == 0)
         every = np.eye(frames)
@@ -477,7 +477,7 @@ class Nodes(Target):
 
 
 def _fall(decay: float, age: NDArray[np.int64]) -> Array:
-    """Return decay^age, and zero for what is in the future."""
+    """Return decay^age, and zero for later hops."""
     return np.where(age >= 0, decay ** np.maximum(age, 0.0), 0.0)
 
 

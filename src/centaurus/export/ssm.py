@@ -1,8 +1,8 @@
 """SSM and S6 layers as nodes of an ONNX graph, and the tables of an SSM layer for pieces of a fixed length.
 
 Whatever its equation, an SSM layer is a projection, a convolution and a projection. Indices of the convolved signal are
-shared with its result (g), summed (i) or new in the result (j); the states behind them are its modes. It gets the
-cheapest of a few methods to run a piece by matrix products:
+shared with its result (g), summed (i) or new in the result (j); its states are its modes. It uses the cheapest of
+these methods to run a piece by matrix products:
 
 ``serial``  chunk after chunk: [signal, state] times one table gives [result, state], a product for every shared index
 ``rows``    the same where signal and state have a row for every shared index: an element-wise product and a sum
@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 
 def contract(*terms: tuple[Tensor, str], out: str) -> Tensor:
-    """Return torch.einsum of terms whose indices may be of any alphabet."""
+    """Return torch.einsum of terms whose indices may be any characters."""
     number = {index: k for k, index in enumerate(dict.fromkeys("".join(i for _, i in terms) + out))}
     flat: list[object] = []
     for x, indices in terms:

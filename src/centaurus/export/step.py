@@ -1,4 +1,4 @@
-"""A step of a network, layer by layer, in the operations that every exported format has: ``Target`` lists them.
+"""A network's step, layer by layer, in the operations that every export format implements (``Target``).
 
 Every format runs the same description, so a layer made of these operations is written once. A signal has its frames
 before its channels, so that projections and resampling are matrix products.
@@ -79,7 +79,7 @@ class Target(ABC):
         return None
 
     def activate(self, y: Signal, skip: Signal | None, activation: Activation) -> Signal:
-        """Return the end of a block: the skip is added and SiLU applied, in the order that ``activation`` says."""
+        """Return the end of a block: the skip added and SiLU applied, in the order that ``activation`` gives."""
         early = activation is Activation.BEFORE_SKIP
         y = y if skip is None or early else self.add(y, skip)
         y = y if activation is Activation.NONE else self.map(y, "silu")
@@ -92,7 +92,7 @@ class Target(ABC):
 
 @singledispatch
 def lower(layer: Layer, to: Target, u: Signal, name: str) -> Signal:
-    """Add a layer (in double precision) behind a signal, and return its output. ``name`` is the path of the layer."""
+    """Apply a layer (in double precision) to a signal, and return its output. ``name`` is the path of the layer."""
     return to.leaf(layer, u, name)
 
 

@@ -1,4 +1,4 @@
-"""``export_onnx``: a network's step for pieces of one length as a file, compared with torch before it gets its name.
+"""``export_onnx``: a network's step for pieces of one length as a file, compared with torch before it is written.
 
 Inside the graph a signal is (batch, 1, frames, channels), time before channels: projections, resampling and norms then
 are plain matrix products and reductions over the last axis, and nothing is transposed.
@@ -64,7 +64,7 @@ class Graph:
         return names
 
     def reshape(self, x: str, *shape: int) -> str:
-        """Return x in another shape behind the batch axis."""
+        """Return x with another shape after the batch axis."""
         return self.node("Reshape", x, self.constant(np.array([0, *shape])))
 
     def transpose(self, x: str, *order: int) -> str:
@@ -112,7 +112,7 @@ class Graph:
     def model(
         self, audio: str, samples: int, output: str, shape: Sequence[int], words: dict[str, str]
     ) -> onnx.ModelProto:
-        """Return the graph as a model: audio and states in, output and states out, words in its metadata."""
+        """Return the graph as a model: audio and states in, output and states out, ``words`` as its metadata."""
 
         def value(name: str, inner: Sequence[int]) -> onnx.ValueInfoProto:
             return helper.make_tensor_value_info(name, TensorProto.FLOAT, [BATCH, *inner])
@@ -155,12 +155,12 @@ def _without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return kept
 
 
-TOLERANCE = 1e-3  # of the largest value; rounding leaves a tenth of it
+TOLERANCE = 1e-3  # of the largest value; rounding errors are a tenth of it
 PIECES = 3
 
 
 class ExportError(FileError, ValueError):
-    """A file that does not do what the network does."""
+    """An exported file whose output differs from the network's."""
 
 
 class Exported(NamedTuple):
@@ -181,8 +181,8 @@ def export_onnx(
 ) -> Path:
     """Write the step of a network, or of any tree of layers from one channel, and check it against torch.
 
-    The states are inputs and outputs of the file, the batch is open, the settings are in its metadata. A file that does
-    not give what the network gives is removed, and the difference raised.
+    The states are inputs and outputs of the file, the batch size is dynamic, the settings are in its metadata. A file
+    whose output differs from the network's is not written, and ``ExportError`` has the difference.
 
     Args:
         model: a network, or layers without a task: with ``classes`` the file is a classifier, with one output sample
@@ -303,7 +303,7 @@ def _words(settings: dict[str, Any], key: str) -> tuple[str, ...] | None:
 def difference(net: Layer, path: Path) -> float:
     """Return the largest difference between the file's pieces and the whole in torch, over the largest value.
 
-    From the second piece on the states are not zero; a graph with a batch of one baked in fails at three.
+    From the second piece on the states are not zero; a graph with a fixed batch of one fails at a batch of three.
     """
     net, worst = copy.deepcopy(net).cpu().double().eval(), 0.0
     for batch in (1, 3):

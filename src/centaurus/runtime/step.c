@@ -31,7 +31,7 @@ void centaurus_run(float *block, const float *in, float *out, const float *befor
 }
 
 #ifdef CT_HALVES
-/* Half of some steps of every row: each has `size` floats of scratch, and `length` is that of a row, here and below. */
+/* First halves of `steps` steps of every row, each with `size` floats of scratch; `length` is that of a row. */
 void centaurus_run_first(float *s, float *scratch, long size, const float *in, long length, int rows, int steps) {
   int step, row;
   for (step = 0; step < steps; step++)
@@ -39,6 +39,7 @@ void centaurus_run_first(float *s, float *scratch, long size, const float *in, l
       STEP(_first)(s + (size_t)row * ROW, scratch, in + (size_t)row * length + step * HOP);
 }
 
+/* Second halves of the same steps. */
 void centaurus_run_second(float *s, float *scratch, long size, float *out, long length, int rows, int steps) {
   int step, row;
   for (step = 0; step < steps; step++)

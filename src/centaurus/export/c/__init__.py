@@ -1,6 +1,6 @@
-"""``export_c`` and ``export_wasm``: a network's step as C or WebAssembly, compared with torch by a compiler.
+"""``export_c`` and ``export_wasm``: a network's step as C or WebAssembly, compiled and compared with torch.
 
-What the files hold, and what C programs, plug-ins and WebAssembly modules rely on:
+The interface of the generated files:
 
     extern const int NAME_rate, NAME_hop, NAME_delay, NAME_frames, NAME_outputs;
     size_t NAME_state_bytes(void);
@@ -40,11 +40,11 @@ from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step
 from centaurus.system import package_version, write_file
 
-# Of the largest value. Rounding leaves a tenth of it, but the error of int8 is large beside the little noise that a
-# denoiser passes.
+# Of the largest value. Rounding errors are a tenth of it, but that of int8 is large relative to the little noise that
+# a denoiser passes.
 TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int16": 5e-3, "int8": 0.5}
-SECONDS = 2.0  # of noise over which a step is compared with torch
-QUICK = "-O1"  # optimisation of the library that is only compared
+SECONDS = 2.0  # of noise for the comparison with torch
+QUICK = "-O1"  # optimisation of the library for that comparison
 ROW = 12  # numbers in a line of the file
 WASM_FLAGS = (  # of clang
     "--target=wasm32",
@@ -83,7 +83,7 @@ def export_c(
 ) -> ExportedC:
     """Write a network's step as C99 to ``path``, and a header beside it.
 
-    Where a C compiler is available the step is compared with torch before the files get their names.
+    Where a C compiler is available the step is compared with torch before the files are written.
 
     Args:
         model: a network or any tree of layers.
@@ -140,7 +140,7 @@ class Step(NamedTuple):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the caller's memory: what stays, and what a step works in."""
+        """Bytes of the caller's memory: state and scratch."""
         return 4 * (self.program.state_floats + self.scratch_floats)
 
     def about(self) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def identifier(name: str) -> str:
 
 
 def _in_comment(text: str) -> str:
-    """Return text that does not end a comment; in JSON strings a slash may be written behind a backslash."""
+    """Return text that does not end a comment: JSON allows a slash to be escaped by a backslash."""
     return text.replace("*/", "*\\/")
 
 
@@ -277,13 +277,13 @@ extern "C" {{
 extern const int {prefix}_rate;    /* samples a second: {rate} */
 extern const int {prefix}_hop;     /* samples that a step takes: {hop} */
 extern const int {prefix}_delay;   /* samples from an input to its output, besides the hop: {delay} */
-extern const int {prefix}_frames;  /* frames that a step gives: {frames} */
-extern const int {prefix}_outputs; /* numbers of a frame: {outputs} */
+extern const int {prefix}_frames;  /* frames that a step returns: {frames} */
+extern const int {prefix}_outputs; /* numbers per frame: {outputs} */
 
 /* Bytes of memory that one stream needs; aligned to 4, faster aligned to 64. */
 size_t {prefix}_state_bytes(void);
 
-/* Begin a stream. */
+/* Initialise the state of a stream. */
 void {prefix}_init(void *state);
 
 /* One step: reads hop samples, writes frames * outputs numbers, frame by frame. `out` may be `in`. */
@@ -360,7 +360,7 @@ def compile_wasm(source: Path, target: Path) -> None:
         raise ExportError("a WebAssembly module needs clang and lld (Debian: apt install clang lld)")
     done = subprocess.run([clang, *WASM_FLAGS, str(source), "-o", str(target)], capture_output=True, text=True)
     if done.returncode:
-        raise ExportError(f"clang cannot compile it: {(done.stderr.splitlines() or ['no message'])[0]:.300}", source)
+        raise ExportError(f"clang failed to compile it: {(done.stderr.splitlines() or ['no message'])[0]:.300}", source)
 
 
 def export_wasm(

@@ -1,5 +1,5 @@
 /*@ base */
-/* One vector type for every machine: CT_LANES floats. GCC and clang have vector types; CT_PLAIN leaves C99 alone. */
+/* One vector type for every machine: CT_LANES floats. GCC and clang have vector types; CT_PLAIN uses plain C99. */
 #ifdef __FAST_MATH__
 #error "compile without -ffast-math: rounding by adding a large number must not be optimised away"
 #endif
@@ -199,7 +199,7 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #endif
 #endif
 
-/* Vectors of CT_WIDE columns. Reading weights takes most of the time, and wide loads have more bytes under way. */
+/* Vectors of CT_WIDE columns. Reading weights takes most of the time, and wide loads keep more bytes in flight. */
 #if defined(CT_WEIGHTS_FP32) && defined(__AVX512F__) && CT_LANES == 8
 #define CT_WIDE 16
 typedef float ct_p __attribute__((vector_size(64)));
@@ -222,7 +222,7 @@ typedef ct_v ct_p;
 #define ct_store_p ct_store_some
 #endif
 
-/* CT_TILE columns of `rows` rows; with few rows, several k at once keep the adders busy (rows * at_once is 4). */
+/* CT_TILE columns of `rows` rows; with few rows, several k at once hide the latency of additions (rows * at_once is 4). */
 #if CT_WIDE >= 8
 #define CT_TILE 16
 #elif CT_WIDE == 4
@@ -346,7 +346,7 @@ CT_INLINE void ct_zero(float *y, size_t n) {
 }
 
 /*@ channels: modes */
-/* A state-space layer whose channels keep to themselves: `modes` for each of n channels. Rows of a complex signal are
+/* A state-space layer that does not mix channels: `modes` for each of n channels. Rows of a complex signal are
    its real parts, then its imaginary parts. */
 CT_INLINE void ct_channels_(const float *v, float *y, int frames, int n, int modes, const float *p, float *s,
                             const int driven, const int read) {
@@ -428,7 +428,7 @@ CT_KERNEL void ct_complex_crossed(const float *v, float *y, int frames, int grou
 }
 
 /*@ norm: base */
-/* Every frame less its mean over the channels, divided by its deviation, times a scale, plus a bias. */
+/* Every frame minus its mean over the channels, divided by its standard deviation, times a scale, plus a bias. */
 CT_KERNEL void ct_norm(const float *x, float *y, int frames, int n, const float *scale, const float *bias) {
   int t, c, l;
   if (n >= 8) {
@@ -591,7 +591,7 @@ CT_INLINE ct_v ct_softplus(ct_v x) {
 
 /* A selective scan: x = exp(d a) x + (d u) b and y = sum of c e x, d = softplus(raw), for each of n channels.
 
-   b and c are parts of the rows of `wide`; a, e and the states s are (n, width), where all that lies behind the last
+   b and c are parts of the rows of `wide`; a, e and the states s are (n, width), where everything after the last
    state of a channel is zero in b and c. */
 CT_KERNEL void ct_selective(const float *u, float *raw, const float *wide, float *y, int frames, int n, int width,
                             int from, int row, const float *a, const float *e, float *s) {
@@ -692,7 +692,7 @@ CT_KERNEL void ct_level(const float *x, float *y, float *levels, int hops, int n
 }
 
 /*@ unlevel: base */
-/* Back to the level it came with, and `kept` of the input. */
+/* Multiply by the input's level again, and mix in `kept` of the input. */
 CT_KERNEL void ct_unlevel(const float *x, const float *input, const float *levels, float *y, int hops, int n, float kept) {
   int h, k;
   for (h = 0; h < hops; h++)
@@ -805,7 +805,7 @@ CT_KERNEL void ct_synthesis(const float *x, float *y, float *work, int frames, i
     }
     even = re;
     odd = im;
-    if (ct_fft(im, re, work + 3 * n, work + 2 * n, n, cs, sn)) { /* parts changed: the inverse transform */
+    if (ct_fft(im, re, work + 3 * n, work + 2 * n, n, cs, sn)) { /* parts swapped: the inverse transform */
       even = work + 2 * n;
       odd = work + 3 * n;
     }

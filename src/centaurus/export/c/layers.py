@@ -1,8 +1,7 @@
 """A step in C under construction, and its layers as calls of the kernels in kernels.c.
 
-A signal is (frames, channels), time first: resampling is then a matrix product without any copying. Buffers are placed
-at the end, when it is known how long each is needed: those that never live together share memory. Spectra are by a
-small real FFT.
+A signal is (frames, channels), time first: resampling is then a matrix product without copies. Buffers are placed at
+the end, when their lifetimes are known: those that do not overlap in time share memory. Spectra use a small real FFT.
 
 A state-space layer is a projection, a recurrence sample by sample with its states in vector lanes, and a projection.
 Whatever the equation, a state lies between one of ``summed`` inputs and one of ``new`` outputs in one of ``shared``
@@ -42,9 +41,9 @@ from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _phases
 
 GROUP = 8  # CT_GROUP of kernels.c: states and buffers come in groups of this many floats
-PANEL = 16  # columns of a packed table that lie together
-SLACK = 16  # floats behind the last one that a vector may read
-HALF_LEAST = 2.0**-14  # the least normal number of half precision
+PANEL = 16  # columns of a panel of a packed table
+SLACK = 16  # floats past the end that a vector load may read
+HALF_LEAST = 2.0**-14  # the smallest normal number of half precision
 LARGEST = {"int16": 32767, "int8": 127}
 WEIGHTS = ("fp32", "fp16", "int16", "int8")
 
@@ -58,7 +57,7 @@ class Program:
         self.weights = weights
         self.state_floats = 0
         self.lines: list[str] = []
-        self._work: list[int] = []  # multiplications of every call, where there are many
+        self._work: list[int] = []  # multiplications of every call that has many
         self._kernels: set[str] = set()
         self._constants: dict[bytes, int] = {}
         self._constant_values: list[NDArray[np.float32]] = []
@@ -68,7 +67,7 @@ class Program:
         self._buffers: list[int] = []
 
     def call(self, kernel: str, *arguments: object, work: int = 0) -> None:
-        """Call a kernel of kernels.c by its name; ``work`` is how often it multiplies, if that is what takes time."""
+        """Call a kernel of kernels.c by its name; ``work`` is its number of multiplications, if they dominate."""
         self._kernels.add(kernel)
         self._work.append(work)
         self.lines.append(f"ct_{kernel}({', '.join(map(_text, arguments))});")
@@ -128,7 +127,7 @@ class Program:
         elif self.weights == "fp16":
             largest = np.abs(table).max(initial=0.0)
             if largest > 6e4:
-                raise ValueError(f"a weight of {largest:.3g} does not fit half precision: export fp32 weights")
+                raise ValueError(f"a weight of {largest:.3g} overflows half precision: export fp32 weights")
             numbers = np.where(np.abs(table) < HALF_LEAST, 0.0, table).astype(np.float16).view(np.uint16)
         else:
             numbers = table.astype(np.float32)
@@ -139,20 +138,20 @@ class Program:
         return kernel_text(self._kernels)
 
     def tables(self) -> NDArray[Any]:
-        """Return all tables of matrix products, one after another, padded by what a vector may read behind the last."""
+        """Return all tables of matrix products concatenated, padded for vector loads past the end."""
         kind: np.dtype[Any] = self._tables[0].dtype if self._tables else np.dtype(np.int32)
         return np.concatenate([*self._tables, np.zeros(GROUP, kind)])
 
     def constants(self) -> NDArray[np.float32]:
-        """Return all constants, padded by what a vector may read behind the last."""
+        """Return all constants, padded for vector loads past the end."""
         return np.concatenate([*self._constant_values, np.zeros(SLACK, np.float32)])
 
     def half(self) -> int:
-        """Return the number of calls, from the first on, that take about half of the work."""
+        """Return how many of the first calls take about half of the work."""
         return 1 + int(np.abs(2 * np.cumsum(self._work[:-1]) - sum(self._work)).argmin())
 
     def placed(self) -> tuple[list[str], int]:
-        """Return the calls with every buffer at its place, and the floats that all of them take."""
+        """Return the calls with the offset of every buffer, and the floats that all buffers take."""
         lives: dict[int, tuple[int, int]] = {}
         for when, line in enumerate(self.lines):
             for buffer in map(int, re.findall(r"@(\d+)@", line)):
@@ -218,9 +217,9 @@ def _text(argument: object) -> str:
 
 
 Complex = NDArray[np.complex128]
-MULTIPLICATIONS = 6  # of a state in a frame: by a complex pole, and by its weight
-SELECTIVE = 15  # of one of a selective scan, whose pole is an exponential
-SUM_COST = 1.0  # adding up the lanes of a vector, against advancing one vector of states
+MULTIPLICATIONS = 6  # per state and frame: by a complex pole, and by its weight
+SELECTIVE = 15  # the same for a selective scan, whose pole is an exponential
+SUM_COST = 1.0  # cost of summing the lanes of a vector, relative to advancing one vector of states
 KERNELS = {"sigmoid": "logistic"}  # functions whose kernel has another name
 
 
@@ -407,7 +406,7 @@ class Calls(Target):
         return relative, levels
 
     def _circle(self, window: int) -> tuple[str, str]:
-        """Return the cosine and the sine of every window-th part of a circle."""
+        """Return the cosine and the sine of 2π k / window for every k."""
         turns = 2 * np.pi * np.arange(window) / window
         return self.program.constant(np.cos(turns)), self.program.constant(np.sin(turns))
 
@@ -437,7 +436,7 @@ def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
 
 
 def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
-    """Add the calls of a selective scan, whose step is in equations at ``lower_s6`` of the ONNX export."""
+    """Add the calls of a selective scan; its equations are at ``lower_s6`` of the ONNX export."""
     channels, rank, width = layer.in_channels, rounded(layer.rank), rounded(layer.states)
 
     def rows(x: torch.Tensor, count: int) -> Array:
