@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def loudness(path: Path, classes: list[str] | None, extra: bool = False) -> Path:
-    """An ONNX file that answers by the mean of the squares: times 1, 2, 3 for the three classes."""
+    """An ONNX file whose logits are the mean of the squares times 1, 2, 3 for the three classes."""
     factors = numpy_helper.from_array(np.array([[1, 2, 3]], np.float32), "factors")
     nodes = [
         helper.make_node("Mul", ["audio", "audio"], ["squares"]),

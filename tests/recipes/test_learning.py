@@ -1,4 +1,4 @@
-"""Every recipe learns: small networks on synthetic corpora reach what they should, in under a minute each."""
+"""Every recipe learns: small networks on synthetic corpora reach a given metric, in under a minute each."""
 
 from __future__ import annotations
 

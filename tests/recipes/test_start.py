@@ -53,8 +53,8 @@ def test_a_recogniser_has_the_blocks_of_a_spotter(tmp_path: Path) -> None:
     net = recognizer(table)
     go_on_from(str(tmp_path / "spotter.safetensors"), net)
     u = torch.randn(1, 1, 64)
-    ears, backbone = spotter.eval().body.layers()[0], net.eval().body.layers()[0]
-    torch.testing.assert_close(backbone(u), ears(u))
+    first, backbone = spotter.eval().body.layers()[0], net.eval().body.layers()[0]
+    torch.testing.assert_close(backbone(u), first(u))
     for other in (replace(table, pooled=False), replace(table, backbone=rows[:1])):
         with pytest.raises(ValueError, match="backbone cannot start from"):
             go_on_from(str(tmp_path / "spotter.safetensors"), recognizer(other))

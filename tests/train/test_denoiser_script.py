@@ -1,4 +1,4 @@
-"""The training script of the spectral denoiser: it goes on exactly, and from a network with fewer blocks."""
+"""The training script of the spectral denoiser: exact resume, and start from a network with fewer blocks."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_bf16_is_refused_where_a_trial_in_another_process_fails(
     monkeypatch.setattr(precision, "TRIAL", trial)
     monkeypatch.setattr(loop, "why_no_bf16", why_no_bf16.__wrapped__)
     config = settings(precision="bf16")
-    with pytest.raises(ValueError, match=f"precision=bf16 is of no use on this CPU: .*{reason}.*; use precision=fp32"):
+    with pytest.raises(ValueError, match=f"precision=bf16 does not help on this CPU: .*{reason}.*; use precision=fp32"):
         train(new_run(tmp_path / "run", config), config)
 
 
@@ -129,7 +129,7 @@ def test_bf16_rounds_the_products_of_muon_too(
 
 
 def test_the_ema_counts_optimiser_steps_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its decay grows with the step: one that starts at zero or is constant remembers the random start longer."""
+    """Its decay grows with the step: counted from zero, or constant, the initial weights would keep more weight."""
     steps: list[int] = []
     update = Average.update
     monkeypatch.setattr(Average, "update", lambda self, net, step: (steps.append(step), update(self, net, step))[1])

@@ -51,7 +51,7 @@ def test_only_named_files_are_taken_and_a_missing_package_is_named(
 ) -> None:
     package = free_sounds.Package("CC0", effects=("bang.wav",), music=("tune*.wav",))
     monkeypatch.setattr(free_sounds, "PACKAGES", {"sounds": package})
-    with pytest.raises(SystemExit, match=r"sounds is not there: unpack sounds \(CC0\)"):
+    with pytest.raises(SystemExit, match=r"sounds does not exist: unpack sounds \(CC0\)"):
         lay_out(tmp_path / "packages", tmp_path / "out")
     folder = tmp_path / "packages" / "sounds" / "deep"
     folder.mkdir(parents=True)

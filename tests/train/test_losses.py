@@ -163,7 +163,7 @@ def test_the_heard_loss_weights_low_frequencies_more() -> None:
     assert float(weights[2] / weights[3]) == pytest.approx((1 + 0.00437 * 93.75) / (1 + 0.00437 * 62.5))
 
 
-def test_rumble_is_not_heard() -> None:
+def test_rumble_does_not_count() -> None:
     clean, time = noise(1, 1, RATE), torch.arange(RATE) / RATE
     low, voice = (heard(clean + torch.sin(2 * math.pi * hertz * time), clean) for hertz in (RUMBLE[0] - 5, 120.0))
     assert float(low) < 1e-3 * float(voice)

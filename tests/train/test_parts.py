@@ -226,7 +226,7 @@ def test_settings_are_overridden_by_pairs() -> None:
         ("compile=perhaps", "compile should be one of auto, true, false"),
         ("batch=0", "batch should be above 0"),
         ("precision=fp8", "precision should be one of"),
-        ("accumulate=4", "batch 6 cannot be taken in 4 equal parts"),
+        ("accumulate=4", "batch 6 cannot be split into 4 equal parts"),
         ("steps=0", "give one of epochs, steps and minutes"),
     ],
 )

@@ -43,7 +43,7 @@ class RecognitionSettings(Reading):
     losses: str = "tokens:1, distillation:1"
     """Losses with their weights: tokens is CTC, distillation learns from the teacher."""
     vocabulary: str = ""
-    """A WordPiece file, used:FILE for its tokens that occur, characters or words."""
+    """A WordPiece file, used:FILE for those of its tokens that occur, characters or words."""
     teacher: str = ""
     """A wav2vec2 model's folder, or a folder of logits computed before."""
     mls: str = ""
@@ -53,7 +53,7 @@ class RecognitionSettings(Reading):
     length: int = 327_680
     """Samples of the longest utterance."""
     leak_limit: float = 0.5
-    """Share of words in common with a held-out text from which a training text is left out."""
+    """Training texts that share more than this with a held-out text are left out."""
 
 
 def configure(preset: Preset = "paper") -> RecognitionSettings:
@@ -114,7 +114,7 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
 
 
 def _more_readings(settings: RecognitionSettings, held: Sequence[Clip]) -> tuple[Corpus | Index, int]:
-    """Return the training readings of ``mls`` without leaks, and the number of leaks.
+    """Return the training utterances of ``mls`` without leaks, and the number of leaks.
 
     In the layout of Multilingual LibriSpeech they may be millions: an index is built once and shared.
     """
@@ -245,7 +245,7 @@ class CommandSettings(RecognitionSettings):
     phrases: int = 8192
     """Phrases of an epoch."""
     most: int = 7
-    """Words of a phrase, at most."""
+    """Maximum number of words in a phrase."""
     speed: float = 0.1
     """Largest change of speed, as a share."""
     noisy: float = 0.7
@@ -253,7 +253,7 @@ class CommandSettings(RecognitionSettings):
     wordless: float = 0.0
     """Share of examples without words: noise and other speech."""
     tuned: int = 4
-    """First blocks whose modes start spread over the band that they get."""
+    """Number of first blocks whose modes are initialised over their input band."""
     noise: str = ""
     """A folder of noise, if the data folder has none."""
     decode_once: bool = True

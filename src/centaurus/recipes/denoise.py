@@ -47,9 +47,9 @@ class DenoiseSettings(Reading):
     dc_block: bool = False
     """Put a DC blocker before the network."""
     level: float = 0.0
-    """Hops in which the level that the signal is divided by inside falls to 1/e; 0 for none."""
+    """Release of the internal level normalisation, in hops; 0 for none."""
     sets: str = "all"
-    """Sets of clean speech to use, with commas, or all."""
+    """Sets of clean speech to use, separated by commas, or all."""
     losses: str = "smooth_l1:1, erb:0..1"
     """Losses with their weights; a range such as 0..1 rises over the run."""
     length: int = 2**17
@@ -65,9 +65,9 @@ class DenoiseSettings(Reading):
     level_high: float = -15.0
     """Highest level of the input, in dBFS."""
     time_masks: int = 2
-    """Pieces of time that are silenced in an input, at most."""
+    """Maximum number of time masks of an input."""
     frequency_masks: int = 2
-    """Bands that are filtered out of an input, at most."""
+    """Maximum number of frequency masks of an input."""
     variety: float = 0.0
     """Share of examples with babble, coloured noise, hum or another microphone."""
     silent_speech: float = 0.0
@@ -119,7 +119,7 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
 
 
 def _of_sets(sounds: Corpus, sets: str) -> Corpus:
-    """Return the sounds without the clean speech of other sets; what is not speech to be mixed stays."""
+    """Return the clips without the clean speech of other sets; all other clips stay."""
     chosen = {name.strip() for name in sets.split(",") if name.strip()}
     there = {clip.labels.get("set", "") for clip in sounds if clip.labels["kind"] == "speech"}
     if chosen == {"all"} or not there:
@@ -133,7 +133,7 @@ def _of_sets(sounds: Corpus, sets: str) -> Corpus:
 
 
 def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str) -> Mixtures | Pairs:
-    """Return training examples, or validation examples: the same every time, and nothing masked."""
+    """Return training examples, or validation examples: fixed and without masks."""
     learning = split == "train"
     if not mixed:
         return Pairs(sounds, settings.length if learning else None)
@@ -160,7 +160,7 @@ def _level(settings: DenoiseSettings) -> tuple[float, float]:
 
 
 def network(settings: DenoiseSettings) -> Denoiser:
-    """Return the network, with a DC blocker before it and a common level inside if the settings ask for them."""
+    """Return the network, with a DC blocker and level normalisation if the settings ask for them."""
     table = table_named(settings.network, TABLES, "denoising")
     if isinstance(table, DenoiserTable):  # a spectral front end needs neither
         table = replace(table, level=settings.level)

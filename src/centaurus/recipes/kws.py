@@ -40,13 +40,13 @@ class KeywordSettings(Reading):
     dc_block: bool = False
     """Put a DC blocker before the network."""
     words: str = "all"
-    """Words to learn: all, 10, 30, 35 or a list with commas."""
+    """Words to learn: all, 10, 30, 35 or a list separated by commas."""
     background: float = 0.0
     """Examples of a further class for noise and other speech, as a share of the words; 0 for none."""
     noise: str = ""
     """A folder of noise, if the data folder has none."""
     tuned: int = 0
-    """First blocks whose modes start spread over the band that they get."""
+    """Number of first blocks whose modes are initialised over their input band."""
     dropout: float = 0.1
     """Probability of dropping a channel."""
     smoothing: float = 0.0
@@ -56,7 +56,7 @@ class KeywordSettings(Reading):
     teacher: str = ""
     """A model of the same classes for distillation, by the loss taught."""
     seconds: float = 1.0
-    """Length of a word."""
+    """Length of a word, in seconds."""
     before: float = 1.0
     """Seconds of other audio before each word, as in a stream."""
     speed: float = 0.0
@@ -70,7 +70,7 @@ class KeywordSettings(Reading):
     tone_db: float = 0.0
     """Largest change of the spectrum, in dB, as by another microphone."""
     mixed: float = 0.0
-    """Share of words with another word under them."""
+    """Share of words mixed with another word."""
     decode_once: bool = True
 
 
@@ -138,7 +138,7 @@ def tune_blocks(net: Network, count: int, rate: float) -> None:
 
 
 def held_out(words: Corpus, every: int = 10) -> Corpus:
-    """Return the words with a tenth of each in ``val`` where the split has none of it, as in a small folder."""
+    """Return the words, with a tenth of each moved to ``val`` where ``val`` has none of it, as in a small folder."""
     checked = {clip.labels["word"] for clip in words if clip.labels["split"] == "val"}
     seen: Counter[str] = Counter()
     clips = []

@@ -1,4 +1,4 @@
-"""From a recipe, its settings and a folder to a trained model in a run folder; alone, or as one of many processes."""
+"""Train a recipe on a folder into a run folder, in one process or as one of many."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def train(
         try:
             check_precision(settings.precision)
             torch.manual_seed(settings.seed)
-            with state.local_main_process_first():  # what one decodes, the others find in the cache
+            with state.local_main_process_first():  # the first process decodes into the cache, the others read it
                 ready = RECIPES[name].prepare(settings, data)
             if state.is_main_process:
                 _record_data(run, ready, watcher, allow_changed_data)
@@ -128,7 +128,7 @@ def go_on_from(start: str, net: Network) -> None:
     A spotter on mel frames may have other classes: then its last layer starts untrained. It may have fewer
     blocks: then the others start untrained.
 
-    How much of its input a denoiser keeps does not matter, that is chosen after training; nor does dropout.
+    ``kept`` of a denoiser may differ, since it is chosen after training; so may dropout.
     """
     if not start:
         return

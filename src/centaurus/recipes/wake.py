@@ -32,10 +32,10 @@ from centaurus.train.objectives import Spot
 from centaurus.train.run import Run
 
 POSITIVE, NOISE, MISSED, ALARMS = "positive", "noise", "missed", "alarms"
-FEWEST = 20  # recordings of the phrase; with fewer a network does not generalise to other voices
-HELD_OUT = 0.2  # share of recordings, and of speakers of other speech, that are measured on
-REPEATS = 8  # how often a recording of a false alarm is drawn for each of other speech
-WINDOW = 0.16  # seconds that probabilities are averaged over
+FEWEST = 20  # recordings of the phrase: with fewer, networks do not generalise to other voices
+HELD_OUT = 0.2  # share of recordings, and of speakers of other speech, held out for validation
+REPEATS = 8  # how many times as often as other speech a recording of a false alarm is drawn
+WINDOW = 0.16  # seconds over which probabilities are averaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class WakeSettings(Reading):
     alarms: float = 0.5
     """False alarms an hour that the threshold is chosen for."""
     negatives: float = 4.0
-    """Weight of background against the phrase in the loss: more of it, fewer false alarms and more misses."""
+    """Weight of background in the loss: a larger one gives fewer false alarms and more misses."""
     decode_once: bool = True
 
 
@@ -74,7 +74,7 @@ def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Co
     inner = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != POSITIVE)
     speech = [clip for path in inner if path.name != NOISE for clip in _clips(path, "speech")]
     if not speech:
-        raise ContentError(f"has no other speech beside {POSITIVE}/: without it everything would be the phrase", folder)
+        raise ContentError(f"has no other speech besides {POSITIVE}/: else every input would be the phrase", folder)
     speech = hold_out(speech, lambda clip: clip.labels["speaker"], HELD_OUT)
     noise = hold_out(_clips(folder / NOISE, "noise"), lambda clip: clip.id, HELD_OUT)
     if settings.corrections:
@@ -163,7 +163,7 @@ def _section(chosen: live.Point, speech: Corpus, noise: Corpus) -> str:
     return (
         f"## Live\n\nOne continuous stream, held-out recordings: at the threshold {chosen.threshold:g} it misses "
         f"{chosen.misses:.1%} of phrases in noise at {live.SNR:g} dB and raises {chosen.alarms} false alarms in "
-        f"{total:.2f} h of other sound ({chosen.alarms_per_hour:.2g} an hour, at most {chosen.at_most:.2g} with 95 % "
+        f"{total:.2f} h of other audio ({chosen.alarms_per_hour:.2g} an hour, at most {chosen.at_most:.2g} with 95 % "
         f"confidence). "
         f"Misses against false alarms at other thresholds: `curve.json`.\n"
     )

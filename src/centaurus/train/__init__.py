@@ -1,1 +1,1 @@
-"""Training: losses, schedule, order of the data, one loop, run folders and evaluation."""
+"""Training: losses, learning-rate schedule, data order, the loop, run folders and validation."""

@@ -48,29 +48,29 @@ class Training:
     lr: float
     """The highest learning rate."""
     decay: float
-    """Weight decay of weights that are decayed."""
+    """Weight decay."""
     optimizer: str = "adamw"
     """adamw or muon."""
     warmup: float = 0.01
-    """Share of the run over which the learning rate rises; then it falls along a cosine."""
+    """Share of the run for warm-up; then the learning rate follows a cosine."""
     clip: float = 1.0
-    """Largest norm of the gradient; 0 for no limit."""
+    """Clip the norm of the gradient to this; 0 for no limit."""
     clip_value: float = 0.0
-    """Largest value in the gradient, after clip; 0 for no limit."""
+    """Clip every value of the gradient to this, after clip; 0 for no limit."""
     ema: float = 0.999
-    """Decay of the moving average of the weights that is validated and kept; 0 for none."""
+    """Decay of the EMA of the weights, which is validated and saved; 0 for none."""
     accumulate: int = 1
-    """Parts that a batch is taken in, to need less memory."""
+    """Gradient accumulation: parts of a batch, to save memory."""
     precision: str = "auto"
     """auto, fp32, bf16 or fp16; auto is bf16 where a GPU has it, else fp32. On a CPU bf16 needs its instructions."""
     compile: str = "false"
     """true, false or auto: torch.compile, with auto where there is a GPU with Triton."""
     seed: int = 0
-    """Of the initial weights and the order of the data."""
+    """Seed of the initial weights and the order of the data."""
     start: str = ""
     """A trained model of the same table to start from, by file or shipped name."""
     workers: int = 2
-    """Processes that read data; 0 reads in the training process."""
+    """Data worker processes; 0 reads in the training process."""
     validations: int = 20
     """Validations, spread evenly over the run; a checkpoint is written at each."""
     validation_items: int = 0
@@ -101,7 +101,7 @@ class Training:
         if self.compile not in COMPILE:
             raise ValueError(f"compile should be one of {', '.join(COMPILE)}, got {self.compile!r}")
         if self.batch % self.accumulate:
-            raise ValueError(f"batch {self.batch} cannot be taken in {self.accumulate} equal parts (accumulate)")
+            raise ValueError(f"batch {self.batch} cannot be split into {self.accumulate} equal parts (accumulate)")
 
     def total_steps(self, epoch_items: int) -> int:
         """Return the optimiser steps of the whole run, where the budget is not minutes."""
@@ -161,7 +161,7 @@ def from_data(kind: type[C], data: dict[str, Any]) -> C:
     unknown = sorted(set(data) - names)
     if unknown:
         raise ValueError(f"the configuration has unknown settings {', '.join(unknown)}: written by another version?")
-    if isinstance(data.get("compile"), bool):  # as runs had it before it could be auto
+    if isinstance(data.get("compile"), bool):  # as in runs before auto existed
         data = {**data, "compile": str(data["compile"]).lower()}
     try:
         return msgspec.convert(data, kind)
@@ -221,11 +221,11 @@ class Reading(Training):
     rate: int = 16_000
     """Sample rate of the network, in Hz; recordings are resampled to it."""
     decode_once: bool = False
-    """Decode all recordings into the cache first, instead of reading files again and again."""
+    """Decode all recordings into the cache first, instead of decoding files in every epoch."""
     cache: str = ""
     """Folder of decoded recordings; by default one in the user's cache folder."""
     on_fault: OnFault = "skip"
-    """What a recording that cannot be read does: skip (it is left out and named) or fail."""
+    """On a recording that cannot be read: skip (it is left out and reported) or fail."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

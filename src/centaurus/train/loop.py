@@ -44,7 +44,7 @@ from centaurus.train.run import DiskError, Logger, Run, RunError, Standing, Trai
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 AVERAGE, RANDOM_STATES = "average.safetensors", "random_states_{}.pkl"  # of a checkpoint
-VERSIONS = 4  # of a layer's compiled code: training and validation, and a batch that is smaller
+VERSIONS = 4  # of a layer's compiled code: training and validation, full and smaller batches
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of malloc.h
 NEVER = 2**31 - 1  # bytes, the largest threshold: freed memory is never given back
 Figures = dict[str, float]
@@ -177,7 +177,7 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
 
     with _explained(run), _source(data.train, config, accelerator, standing.step) as source:
         tick = time.perf_counter()
-        waiting: list[Terms] = []  # figures of steps that nobody has asked a GPU for yet
+        waiting: list[Terms] = []  # figures of steps that have not been read from the GPU yet
         while budget.progress(standing.step, standing.seconds) < 1:
             progress = budget.coming(standing.step, standing.seconds)
             lr = config.lr * cosine(progress, config.warmup)
@@ -230,8 +230,8 @@ def compiles(setting: str) -> bool:
 def allow_versions(net: nn.Module) -> None:
     """Let torch.compile keep a version of a layer's code for every layer that shares it.
 
-    Its limit is meant for one module whose inputs keep changing. The layers of a network have sizes of their own, which
-    stay, and nine blocks of a kind would use it up.
+    Its limit is meant for one module whose inputs keep changing. Each layer of a network has its own fixed sizes, and
+    nine blocks of a kind would exceed it.
     """
     config = torch._dynamo.config
     most = VERSIONS * sum(1 for _ in net.modules())
@@ -240,10 +240,10 @@ def allow_versions(net: nn.Module) -> None:
 
 
 def check_precision(precision: str) -> None:
-    """Refuse bf16 on a CPU that has no fast products of it, before anything was read or written."""
+    """Refuse bf16 on a CPU without fast bf16 products, before anything is read or written."""
     reason = why_no_bf16() if precision == "bf16" and not torch.cuda.is_available() else ""
     if reason:
-        raise ValueError(f"precision=bf16 is of no use on this CPU: {reason}; use precision=fp32")
+        raise ValueError(f"precision=bf16 does not help on this CPU: {reason}; use precision=fp32")
 
 
 def _accelerator(precision: str) -> Accelerator:
@@ -254,7 +254,7 @@ def _accelerator(precision: str) -> Accelerator:
         precision = "fp32" if not cuda else "bf16" if torch.cuda.is_bf16_supported() else "fp16"
     if cuda:
         torch.set_float32_matmul_precision("high")  # TF32, but not in kernels and states: kernels/precision.py
-    AcceleratorState._reset_state()  # another run in this process may have had another precision
+    AcceleratorState._reset_state()  # an earlier run in this process may have set another precision
     return Accelerator(mixed_precision="no" if precision == "fp32" else precision, cpu=not cuda)
 
 
@@ -320,7 +320,7 @@ def _in_step(device: torch.device, config: Training) -> bool:
 def _agreed(accelerator: Accelerator, steps: Sequence[Terms], passed: float) -> tuple[Figures, float, float]:
     """Return means over the processes of the last step's losses and of the time passed, and the samples of all steps.
 
-    The loss is the last one, or one before it that is not a number.
+    The loss is the last one, or an earlier one that is NaN.
     """
     last = steps[-1]
     losses = torch.stack([terms["loss"] for terms in steps])
@@ -361,7 +361,7 @@ def _validate(
 
 @contextmanager
 def _explained(run: Run) -> Iterator[None]:
-    """Raise the errors of a full disk and of a data worker that died again, with what to do about them."""
+    """Re-raise the errors of a full disk and of a dead data worker, with advice."""
     try:
         yield
     except OSError as error:
@@ -381,11 +381,11 @@ def last_good(run: Run) -> str:
     checkpoint = run.last_checkpoint()
     if checkpoint is None:
         return "no checkpoint has been written yet"
-    return f"the last good checkpoint is {checkpoint} and --resume {run.folder} goes on from it"
+    return f"the last good checkpoint is {checkpoint} and --resume {run.folder} continues from it"
 
 
 class Checkpoints:
-    """Saves and restores weights, optimiser, random numbers and average (accelerate's format, from one's own runs)."""
+    """Saves and restores weights, optimiser, RNG states and EMA (accelerate's format, for trusted files only)."""
 
     def __init__(self, accelerator: Accelerator, run: Run, average: Average) -> None:
         self.accelerator, self.run, self.average = accelerator, run, average
@@ -404,19 +404,19 @@ class Checkpoints:
             self.accelerator.load_state(str(checkpoint))
             self.average.net.load_state_dict(load_file(checkpoint / AVERAGE))
             random = load(checkpoint / RANDOM_STATES.format(self.accelerator.process_index))["torch_manual_seed"]
-        except RuntimeError as error:  # torch's words for weights of other shapes
+        except RuntimeError as error:  # torch's message for weights of other shapes
             raise RunError(f"does not fit this network: {str(error).splitlines()[-1].strip()}", checkpoint) from error
         except (UnpicklingError, SafetensorError, EOFError, KeyError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise RunError(f"cannot be restored: {reason:.300}", checkpoint) from error
-        if not torch.equal(torch.get_rng_state(), random):  # accelerate goes on without
+        if not torch.equal(torch.get_rng_state(), random):  # accelerate would continue without them
             raise RunError("cannot be restored: its random numbers were written by other versions", checkpoint)
         if self.accelerator.is_main_process:
             self.run.rewind(standing.step)
         return standing
 
     def save(self, model: nn.Module, standing: Standing) -> None:
-        """Write the average as the last model, then a checkpoint; older checkpoints go when this one is complete.
+        """Write the EMA as the last model, then a checkpoint; older checkpoints are removed once this one is complete.
 
         The checkpoint comes last: a run that is killed in between writes both again, and one that has ended has both.
         """
@@ -441,7 +441,7 @@ class Checkpoints:
         self.accelerator.wait_for_everyone()
 
     def keep(self, name: str) -> None:
-        """Write the average as a model file of this name."""
+        """Write the EMA as a model file of this name."""
         save(self.average.net, self.run.folder / f"{name}.safetensors")
 
 

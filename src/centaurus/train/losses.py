@@ -26,7 +26,7 @@ from centaurus.native import functions as native
 from centaurus.train.config import nearest
 
 BETA = 0.5  # of SmoothL1
-SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz, a quarter apart
+SIZES = (256, 512, 1024)  # windows of 16, 32 and 64 ms at 16 kHz; the hop is a quarter
 BANDS = 40
 COMPRESSION = 0.3  # of magnitudes
 BEGINNING = 3.0  # weight of frames in which a word begins, against other frames
@@ -37,7 +37,7 @@ FLOOR = 1e-8  # of powers, where a full-scale sine is about 1
 def constant(make: Callable[..., Tensor], x: Tensor, *arguments: object) -> Tensor:
     """Return a table, ``make(*arguments)``, with the dtype and on the device of ``x``: there it is made once.
 
-    A copy to a GPU in every step would make the host wait for all that was asked of it before.
+    A copy to a GPU in every step would make the host wait for all queued work.
     """
     return _constant(make, x.dtype, x.device, *arguments)
 
@@ -59,7 +59,7 @@ def frames_of(x: Tensor, size: int, hop: int) -> Tensor:
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """Return Σ x y over a last axis of 2: a sum over so short an axis takes three times as long."""
+    """Return Σ x y over a last axis of 2, three times as fast as a sum over so short an axis."""
     (a, b), (c, d) = x.unbind(-1), y.unbind(-1)
     return torch.addcmul(a * c, b, d)
 
@@ -194,7 +194,7 @@ def _erb_rate(hertz: float) -> float:
 def negative_si_sdr(estimate: Tensor, clean: Tensor, rate: int) -> Tensor:
     """Minus the scale-invariant signal-to-distortion ratio in units of 10 dB, so that it is of the others' size.
 
-    The mean over rows that have speech: without speech the ratio is meaningless, and the other losses ask for silence.
+    The mean over rows that have speech: without speech the ratio is undefined, and the other losses train silence.
     """
     estimate, clean = estimate - estimate.mean(-1, keepdim=True), clean - clean.mean(-1, keepdim=True)
     energy = clean.square().sum(-1, keepdim=True) + FLOOR
@@ -251,9 +251,9 @@ def distillation(student: Tensor, teacher: Tensor, frames: Tensor) -> Tensor:
 
 RelativeLoss = Callable[[Tensor, Tensor], Tensor]
 
-RELATIVE_SIZES = (512, 1024)  # windows of 32 and 64 ms at 16 kHz, a half apart
-RUMBLE = (45.0, 85.0)  # Hz: below the first nothing is heard, above the second everything
-MAGNITUDE = 0.85  # the share of magnitudes; the rest is for magnitudes with their phases
+RELATIVE_SIZES = (512, 1024)  # windows of 32 and 64 ms at 16 kHz; the hop is a half
+RUMBLE = (45.0, 85.0)  # Hz, transition of the high-pass filter: zero below the first, one above the second
+MAGNITUDE = 0.85  # weight of magnitudes; the rest is for complex spectra
 ENOUGH = 4e-4  # 34 dB below the input: a smaller residual is not rewarded
 RELATIVE_FLOOR = 1e-4  # of a bin's power in the shorter window, where the input's are about 200
 RELATIVE_SILENT = 1e-5  # of an input's RMS: digital silence stays finite
@@ -325,7 +325,7 @@ SPEECH_BAND = (325.0, 3250.0)  # Hz, where levels are aligned
 EXPONENT = 0.23  # Zwicker's law of loudness
 SONE = 0.187  # a 1 kHz tone of 40 dB SPL has about one sone
 LARGEST = 45.0  # P.862 clips the disturbance of a frame here
-SYMMETRIC, ASYMMETRIC = 0.1, 0.0309  # what a unit of each disturbance costs on the raw PESQ scale
+SYMMETRIC, ASYMMETRIC = 0.1, 0.0309  # weight of each disturbance on the raw PESQ scale
 SPLIT, STRIDE = 20, 10  # frames of a split second, in which the worst counts most (L6)
 PESQ_SILENT = 1e-6  # mean square, relative to the input's, below which a row has no speech
 
@@ -349,7 +349,7 @@ def bark_scale() -> Scale:
     edges = np.linspace(0, bark[-1], PESQ_BANDS + 1)
     overlap = np.minimum(edges[1:, None], high) - np.maximum(edges[:-1, None], low)
     shares = overlap.clip(0) / (high - low)
-    shares[:, 0] = 0  # DC is not heard
+    shares[:, 0] = 0  # DC is inaudible
     centres = (edges[1:] + edges[:-1]) / 2
     khz = np.interp(centres, bark, hertz).clip(20) / 1000
     quiet = 3.64 * khz**-0.8 - 6.5 * np.exp(-0.6 * (khz - 3.3) ** 2) + 1e-3 * khz**4

@@ -47,14 +47,14 @@ class Objective(nn.Module, ABC):
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
+        """Sample rate in Hz."""
         return int(self.net.settings["sample_rate"])
 
     @final  # type: ignore[misc]
     def forward(self, batch: Batch, progress: float | Tensor) -> Terms:
         """Return every loss with its weight, by name, and the sum.
 
-        ``progress`` as a tensor keeps torch.compile from compiling again for every number.
+        ``progress`` is a tensor so that torch.compile does not recompile for every value.
         """
         chosen = [weight for weight in self.weights if weight.first or weight.last]
         outputs = self.outputs(batch)
@@ -81,7 +81,7 @@ class Objective(nn.Module, ABC):
 
 @final
 class Classify(Objective):
-    """Keyword spotting: the last frame's logits against labels, smoothed while training, and a teacher's answers.
+    """Keyword spotting: the last frame's logits against labels, smoothed while training, and a teacher's logits.
 
     The teacher gets the same augmented audio as the network.
     """
@@ -165,7 +165,7 @@ class Spot(Objective):
 
 @final
 class Clean(Objective):
-    """Denoising: losses between the network's samples and the clean ones; the best network has the least of them."""
+    """Denoising: losses between the network's samples and the clean ones; the best network has the lowest loss."""
 
     monitor = "loss"
     lower_is_better = True
@@ -205,7 +205,7 @@ def _si_sdr(estimate: Tensor, clean: Tensor) -> float:
 
 LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
 BEGUN = 0.1  # seconds after the start of a word that count as its start
-EARLY = 0.1  # seconds before the end of a word from which its token is, until LATE after it
+EARLY = 0.1  # seconds before the end of a word at which its token starts; it lasts until LATE after it
 
 
 @final

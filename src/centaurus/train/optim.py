@@ -17,12 +17,12 @@ from centaurus.models.network import Network
 SPARED = ("bias", "D")
 MOMENTUM = 0.95
 SIZE = 0.2  # root mean square of an update at a learning rate of 1: about AdamW's, so that its learning rates hold
-QUINTIC = (3.4445, -4.775, 2.0315)  # takes singular values between 0 and 1 close to 1 in five rounds
+QUINTIC = (3.4445, -4.775, 2.0315)  # brings singular values between 0 and 1 close to 1 in five iterations
 
 
 @runtime_checkable
 class Undecayed(Protocol):
-    """A layer that names the parameters weight decay would harm."""
+    """A layer that lists the parameters to exclude from weight decay."""
 
     def undecayed(self) -> list[nn.Parameter]: ...
 
@@ -64,11 +64,11 @@ def _fused(net: nn.Module) -> bool:
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but groups marked ``matrices`` follow the orthogonal matrix next to their momentum.
+    """AdamW, but groups marked ``matrices`` are updated by the orthogonal matrix nearest to their momentum.
 
-    All directions of a matrix then learn at one pace (Jordan et al. 2024), scaled as by Liu et al. (2025). torch
-    has one that takes no convolutions, and on a CPU without bfloat16 instructions seconds a step. ``rounded`` finds the
-    orthogonal matrix in bfloat16: half the time where the processor has such products.
+    All directions of a matrix then learn at the same rate (Jordan et al. 2024), scaled as by Liu et al. (2025). torch's
+    own Muon does not take convolutions and needs seconds a step on a CPU without bfloat16 instructions. ``rounded``
+    computes the orthogonal matrix in bfloat16: half the time where the CPU has such products.
     """
 
     rounded = False
@@ -90,7 +90,7 @@ class Muon(torch.optim.AdamW):
         for p in matrices:
             gradient, state = p.grad, self.state[p]
             assert gradient is not None
-            state.setdefault("step", torch.zeros(()))  # AdamW looks for it when it is restored
+            state.setdefault("step", torch.zeros(()))  # AdamW expects it when it is restored
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(p)
             gradients.append(gradient)
@@ -104,7 +104,7 @@ class Muon(torch.optim.AdamW):
             p.add_(update.reshape(p.shape), alpha=-lr * SIZE * max(update.shape) ** 0.5)
 
     def _turned(self, matrices: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the orthogonal matrix next to each. Of many processes each finds a part, and gets the others'."""
+        """Return the nearest orthogonal matrix of each; several processes share the work and exchange the results."""
         processes = distributed.get_world_size() if distributed.is_initialized() else 1
         parts = shared_out([x.shape for x in matrices], processes)
         own = parts[distributed.get_rank() if processes > 1 else 0]
@@ -156,7 +156,7 @@ def orthogonal(x: torch.Tensor) -> torch.Tensor:
 
 
 def _by_matrix(x: torch.Tensor) -> torch.Tensor:
-    """The rounds of ``orthogonal`` for one matrix, by products of the faster library."""
+    """The iterations of ``orthogonal`` for one matrix, with the faster library's products."""
     a, b, c = QUINTIC
     x = x.contiguous()
     for _ in range(5):  # (a + b S + c S²) x with S = x xᵀ; the numbers go onto diagonals, which are short
@@ -170,7 +170,7 @@ def _by_matrix(x: torch.Tensor) -> torch.Tensor:
 
 
 def muon(net: nn.Module, lr: float, decay: float, rounded: bool = False) -> Muon:
-    """Muon on all that decays and is a matrix once flattened behind its first axis; AdamW on the rest."""
+    """Muon on decayed parameters that are matrices when flattened after the first axis; AdamW on the rest."""
     with_decay, without = decayed_and_not(net)
     matrices = [p for p in with_decay if min(p.flatten(1).shape) > 1]
     others = [p for p in with_decay if min(p.flatten(1).shape) == 1]

@@ -2,10 +2,10 @@
 
 config.json        the recipe with every setting          environment.json   versions, machine, git revision
 data.json          notes on the data, and files left out  clips.json         a fingerprint of every clip
-log.jsonl          a line for every figure taken
+log.jsonl          a line for every logged step
 tensorboard/       the same, with audio and spectrograms  checkpoints/       step-N: all that resuming needs
-best.safetensors   the averaged weights that did best     last.safetensors   those of the newest checkpoint
-card.md            what the model is and how it does
+best.safetensors   EMA weights of the best validation     last.safetensors   those of the newest checkpoint
+card.md            the model card with its metrics
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunError(FileError, ValueError):
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a run besides weights, optimiser and random numbers."""
+    """The state of a run besides weights, optimiser and RNG states."""
 
     step: int = 0
     seconds: float = 0.0
@@ -61,15 +61,15 @@ class Standing:
 
 
 class Run:
-    """The files of one run. Every file appears whole or not at all, but for the log, which grows by whole lines."""
+    """The files of one run. Every file is written atomically, except the log, which grows by whole lines."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self._made: list[Path] = []  # folders that this process made, innermost first
+        self._made: list[Path] = []  # folders that this process created, innermost first
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], description: dict[str, Any]) -> Run:
-        """Make a run folder. One that holds anything is an error: resume the run, or take another name."""
+        """Create a run folder. One that is not empty is an error: resume the run, or choose another name."""
         run = cls(folder)
         if (run.folder / "config.json").exists():
             raise OutputError(f"already holds a run: resume it with --resume {run.folder}, or choose --out", run.folder)
@@ -96,7 +96,7 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder against other processes, where the system has such locks (Linux, macOS)."""
+        """Lock the folder against other processes, where the system supports it (Linux, macOS)."""
         try:
             import fcntl
         except ModuleNotFoundError:  # Windows
@@ -107,7 +107,7 @@ class Run:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(handle)
-            raise RunError("is in use: another process trains in it", self.folder) from error
+            raise RunError("is in use by another training process", self.folder) from error
         except OSError:  # a file system without locks
             pass
         try:
@@ -183,7 +183,7 @@ class Run:
         return next((record for record in reversed(self.validations()) if record.get("best")), {})
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after a step: the run will log it again."""
+        """Discard what was logged after a step: the run will log it again."""
         kept = [json.dumps(record) for record in self.records() if record["step"] <= step]
         self.write_text("log.jsonl", "".join(line + "\n" for line in kept))
 
@@ -232,7 +232,7 @@ class Run:
         actual = _checksums(checkpoint)
         wrong = [name for name in sorted(actual) if actual[name] != expected.get(name)]
         if wrong:
-            raise RunError(f"is damaged: {', '.join(wrong)} is not as it was written", checkpoint)
+            raise RunError(f"is damaged: wrong checksum of {', '.join(wrong)}", checkpoint)
         try:
             return msgspec.json.decode((checkpoint / STANDING).read_bytes(), type=Standing)
         except (OSError, msgspec.DecodeError) as error:

@@ -93,7 +93,7 @@ def _tokenizer(path: str) -> Any:
 
 
 def _used(tokens: Tokens, transcripts: Iterable[str]) -> Tokens:
-    """Return only the tokens that occur in transcripts, so that a small network is not all vocabulary."""
+    """Return only the tokens that occur in transcripts, so that a small network is not dominated by its vocabulary."""
     needed = {k for text in transcripts for k in tokens.encode(text)}
     kept = sorted(needed | {0, tokens.names.index(UNKNOWN)})
     place = {old: new for new, old in enumerate(kept)}
@@ -165,7 +165,7 @@ def _check(model: str, known: object, classes: Sequence[str]) -> None:
 
 
 FRAME = 320  # samples a frame of wav2vec2 and of the character head
-ABSENT = 20.0  # a symbol that the teacher does not have is this far below its least logit: a probability of about 1e-9
+ABSENT = 20.0  # logits of symbols that the teacher lacks are this far below its lowest: a probability of about 1e-9
 
 # The order of the outputs where a model has no vocab.json. torchaudio's release of the same network lacks three symbols
 # that never occur (begin, end and unknown); its first output is the blank.
@@ -279,7 +279,7 @@ def write_logits(
 ) -> Written:
     """Write a teacher's logits for every utterance, one at a time, half precision; those that have a file are skipped.
 
-    ``part`` (k, n) takes every n-th utterance from the k-th on, for n processes beside each other. ``watch`` is called
+    ``part`` (k, n) takes every n-th utterance from the k-th on, for n parallel processes. ``watch`` is called
     with the utterances so far and in all.
     """
     done = before = 0
