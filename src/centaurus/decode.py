@@ -130,7 +130,7 @@ class Greedy:
         self._frame = 0
         self._index, self._start, self._total = self.vocabulary.blank, 0, 0.0
         self._begin, self._spent = 0, False
-        self._marks: list[float] = []  # of the frames up to this one that may be the beginning of the next token
+        self._marks: list[float] = []  # for the frames up to this one, any of which may start the next token
 
     def push(self, logits: NDArray[np.floating]) -> list[Token]:
         """Return the tokens that ended within these frames."""
@@ -402,7 +402,7 @@ class Decision:
         loud = np.flatnonzero(scores.max(axis=0, initial=0.0) >= self.smoothing.threshold)
         first, frames, start = 0, scores.shape[1], self._frame
         while first < frames:
-            if self._rising < 0:  # go to the next frame in which a word could begin
+            if self._rising < 0:  # skip to the next frame in which a word could begin
                 later = loud[np.searchsorted(loud, first) :]
                 target = int(later[0]) if len(later) else frames
                 self._armed |= low[:, first:target].any(axis=1)

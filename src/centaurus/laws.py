@@ -20,7 +20,7 @@ TIGHT = 1e-9
 SINGLE_VALUES = 1e-4
 SINGLE_GRADIENTS = 1e-3
 IMPULSES = 8  # at different places of a hop
-DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this part of a hop
+DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this fraction of a hop
 
 
 class Case(NamedTuple):
@@ -210,7 +210,7 @@ def causal(case: Case) -> Law:
 
 @torch.no_grad()
 def any_layout(case: Case) -> Law:
-    """A signal gives the same output whether it lies in memory batch first, channel first or with gaps."""
+    """A signal gives the same output whether it is stored batch first, channel first or with gaps."""
     u = case.signal
     channel_first = u.transpose(0, 1).contiguous().transpose(0, 1)
     gaps = torch.stack([u, -u], dim=-1)[..., 0]
@@ -229,7 +229,7 @@ def every_parameter_learns(case: Case) -> Law:
 
 @torch.no_grad()
 def randomized(layer: Layer, seed: int = 0) -> Layer:
-    """Return a copy of the layer with noise on every parameter, so that none is at a zero it was initialised to."""
+    """Return a copy of the layer with noise on every parameter, so that none is still initialised to zero."""
     layer = copy.deepcopy(layer)
     generator = torch.Generator().manual_seed(seed + 2)
     for p in layer.parameters():

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, models that ship or are on the Hub, the cache folder, optional packages."""
+"""Atomic file writes, models that ship or are on the Hub, the cache folder, optional packages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FileError(Exception):
 
 
 class ContentError(FileError, ValueError):
-    """A file or folder that does not hold what is needed from it."""
+    """A file or folder that does not contain what is needed."""
 
 
 class OutputError(FileError, OSError):
@@ -78,17 +78,17 @@ def replacing(
 ) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its name if the block succeeds and is removed if it raises.
 
-    No reader and no crash ever sees half of the file. Its mode is that of the file it replaces, else that of ``like``
-    within the umask, else what the umask leaves. A symbolic link stays one: what it points to is replaced.
+    The write is atomic. The mode is that of the file it replaces, else that of ``like`` within the umask, else the
+    default of the umask. A symbolic link stays one: its target is replaced.
     """
     named = Path(path)
     if os.path.islink(named) and not overwrite:
         raise OutputError("exists already; overwriting was not asked for", named)
     target = Path(os.path.realpath(named)) if os.path.islink(named) else named
     if os.path.islink(target):
-        raise OutputError("is a symbolic link that leads to itself", named)
+        raise OutputError("is a symbolic link loop", named)
     _check_target(target, overwrite)
-    temporary = target.with_name(f".{secrets.token_hex(8)}.part")  # short: the target's name may be as long as any
+    temporary = target.with_name(f".{secrets.token_hex(8)}.part")  # short: the target may have a name of maximum length
     try:
         yield temporary
         _check_target(target, overwrite)
@@ -152,7 +152,7 @@ def _set_mode(temporary: Path, target: Path, like: str | os.PathLike[str] | None
 
 
 def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Write text (UTF-8) or bytes to a file: whole and on the disk, or not at all."""
+    """Write text (UTF-8) or bytes to a file atomically, and sync it to disk."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         # A name that is not UTF-8 is written with the bytes that it has.
         file.write(data.encode(errors="surrogateescape") if isinstance(data, str) else data)
@@ -214,7 +214,7 @@ def choose_threads(environment: MutableMapping[str, str]) -> str:
     """Set how OpenMP's threads work, unless the environment does, and return a description.
 
     Takes effect if torch is not imported yet. One thread for every core that this process may use, and threads that
-    sleep while they wait: by default they spin, which on a machine that is not idle costs more than they bring.
+    sleep while they wait: by default they spin, which on a busy machine costs more than it gains.
     """
     may_use = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment.setdefault("OMP_NUM_THREADS", str(may_use))
@@ -290,7 +290,7 @@ def push(model: str | os.PathLike[str], repository: str, private: bool = False) 
         try:
             api.create_repo(name, private=private, exist_ok=True)
             api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Upload {Path(model).stem}")
-        except Exception as error:  # those of the HTTP client have nothing in common
+        except Exception as error:  # HTTP clients' errors have no common base class
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise OutputError(f"could not be uploaded: {reason}", f"{HUB}{name}") from error
     return sorted(sources)

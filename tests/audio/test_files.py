@@ -1,4 +1,4 @@
-"""Files in and out: every format, any rate, in blocks; damage is named; nothing half-written stays."""
+"""Reading and writing files: every format, any rate, in blocks; damage is reported; no partial file is left."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ def damaged(folder: Path) -> dict[str, Path]:
     ("name", "words"),
     [
         ("cut.flac", "damaged"),
-        ("cut.mp3", "cut short"),
+        ("cut.mp3", "truncated"),
         ("zero.wav", "0 bytes"),
         ("text.wav", "not a readable audio file"),
         ("folder.wav", "is a folder"),
-        ("nan.wav", "not finite"),
+        ("nan.wav", "NaN or infinite"),
         ("missing.wav", "no such file"),
     ],
 )
@@ -160,10 +160,10 @@ def test_an_unfinished_file_is_not_seen_under_its_name(tmp_path: Path) -> None:
     [
         ("a.wav", {"rate": 16_000}, "exists already"),
         ("no/a.wav", {"rate": 16_000}, "there is no folder"),
-        ("b.xyz", {"rate": 16_000}, "unknown kind"),
-        ("b.wav", {"rate": 16_000, "subtype": "OPUS"}, "no OPUS samples"),
-        ("b.opus", {"rate": 44_100}, "Opus holds sample rates of 8,000"),
-        ("b.ogg", {"rate": 200_001}, "Ogg Vorbis holds sample rates up to 192,000 Hz"),
+        ("b.xyz", {"rate": 16_000}, "unknown audio format"),
+        ("b.wav", {"rate": 16_000, "subtype": "OPUS"}, "cannot have OPUS samples"),
+        ("b.opus", {"rate": 44_100}, "Opus supports sample rates of 8,000"),
+        ("b.ogg", {"rate": 200_001}, "Ogg Vorbis supports sample rates up to 192,000 Hz"),
         ("b.mp3", {"rate": 96_000}, "cannot be written"),
         ("x" * 300 + ".wav", {"rate": 16_000}, "File name too long"),
     ],

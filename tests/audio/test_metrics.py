@@ -15,7 +15,7 @@ from centaurus.audio.metrics import MetricError
 
 
 def warble(frames: int = 70_000) -> np.ndarray:
-    """A gated, wobbling tone with a little noise."""
+    """A gated, frequency-modulated tone with a little noise."""
     t = np.arange(310_000) / 16_000
     tone = 0.3 * np.sin(2 * np.pi * (200 + 50 * np.sin(2 * np.pi * 3 * t)) * t) * (np.sin(2 * np.pi * 2 * t) > 0)
     return (tone + np.random.default_rng(0).normal(0, 0.01, t.size)).astype(np.float32)[:frames]

@@ -75,7 +75,7 @@ def faulty(folder: Path) -> dict[str, Path]:
 
 FAULTS = {
     "cut": "shorter than its header",
-    "damaged": "damaged|cut short",
+    "damaged": "damaged|truncated",
     "empty": "is empty",
     "silent": "is silent",
     "low": "8000 Hz, too low for 16000 Hz",

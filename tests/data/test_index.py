@@ -1,4 +1,4 @@
-"""The index of readings: the same utterances, leaks and rows as the corpus gives, built in parts and reused."""
+"""The index of utterances: the same clips, leaks and rows as the corpus gives, built in parts and reused."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_damaged_download_is_refused(words: Path, tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"damaged or another file: its sha256 is"):
+    with pytest.raises(SourceError, match=r"damaged or not the published file: its sha256 is"):
         get("speech-commands-v1", tmp_path / "words", words)
     assert not (tmp_path / "words").exists()
 

@@ -151,7 +151,7 @@ def test_errors_are_counted_over_all_utterances(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_an_error(tmp_path: Path) -> None:
     data = corpora.speech_commands(tmp_path / "data", WORDS, clips=10, speakers=10)
-    with pytest.raises(ValueError, match="no clip of the folder has a class of the model as its word: left, right"):
+    with pytest.raises(ValueError, match="no clip of the folder belongs to a class of the model: left, right"):
         ev.evaluate(engine("classifier", lambda x: x, classes=("left", "right")), data)
     with pytest.raises(ValueError, match="the model knows none of the words of the speech-commands corpus"):
         ev.evaluate(engine("recognizer", lambda x: x, tokens=("<blank>", "left")), data)

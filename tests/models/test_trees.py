@@ -230,7 +230,7 @@ def nested(depth: int) -> dict[str, Any]:
             {"layer": "Serial", "layers": {str(k): {"layer": "SiLU"} for k in range(MOST_LAYERS)}},
             "more than 4096 layers",
         ),
-        (nested(80), "more than 64 in each other"),
+        (nested(80), "nested more than 64 deep"),
         ({"layer": "Lift", "module": {"layer": "Linear"}}, "a file may lift Conv1d"),
         ({"layer": "Lift", "module": {"layer": "Conv1d", "in_channels": 1}}, "its arguments are"),
         ({"layer": "Analysis", "window": 1 << 20, "hop": 8}, "at most 65536"),

@@ -1,4 +1,4 @@
-"""Compiling once, and doing without: a missing, failing or unwanted compiler changes nothing but the speed."""
+"""Compiling once, and without a compiler: a missing, failing or disabled one changes nothing but the speed."""
 
 from __future__ import annotations
 

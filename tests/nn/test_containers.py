@@ -1,4 +1,4 @@
-"""Containers work out their own hop and ratio, and refuse what cannot line up."""
+"""Containers derive their hop and ratio, and refuse layers that cannot be aligned."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def complex_allowed(topology: str, complex: bool) -> bool:
 
 
 def random_ssm(topology: str, complex: bool = False, discretization: str = "simple", seed: int = 0) -> SSM:
-    """A double-precision layer away from its initial values, with modes that ring and fade within a short signal."""
+    """A double-precision layer away from its initial values, with modes that decay within a short signal."""
     torch.manual_seed(seed)
     if topology in NAMED:
         layer = SSM(topology, **NAMED[topology], complex=complex, discretization=discretization)

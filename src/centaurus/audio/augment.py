@@ -22,7 +22,7 @@ EDGE = 40.0  # Hz of the transition at either end of a stopped band: a steeper o
 def change_speed(x: Samples, factor: float) -> Samples:
     """Return the signal faster (factor above one) or slower, with its pitch: round(t / factor) frames."""
     if not 0.1 < factor < 10:
-        raise ValueError(f"a speed between 0.1 and 10 is possible, not {factor}")
+        raise ValueError(f"the speed factor should be between 0.1 and 10, got {factor}")
     if factor == 1 or not len(x):
         return x.copy()
     return soxr.resample(np.ascontiguousarray(x), factor, 1.0, quality="MQ").astype(np.float32, copy=False)
@@ -179,7 +179,7 @@ def rumble(rng: np.random.Generator, frames: int, rate: int = 16_000) -> Samples
 
 
 def babble(voices: Sequence[Samples]) -> Samples:
-    """Return several voices at once, each as loud as the others."""
+    """Return the sum of several voices at equal levels."""
     if not voices:
         raise ValueError("babble needs at least one voice")
     return unit(np.sum([unit(voice) for voice in voices], axis=0, dtype=np.float32))
@@ -237,7 +237,7 @@ def unit(x: Samples) -> Samples:
 
 DENOISING_ROW = 2**17  # samples: 8.2 s at 16 kHz, the training rows of the paper's denoiser
 RECOGNITION_ROW = 327_680  # samples: 20.48 s at 16 kHz, those of its recognisers
-CLASSES = 4096  # of free room, among which rows are sorted
+CLASSES = 4096  # buckets of free room
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,16 +331,16 @@ def fill_rows(frames: NDArray[Any], length: int) -> Rows:
 
 
 class _Rooms:
-    """Rows by the room they have left, sorted within classes of room: fast with millions of rows."""
+    """Rows in buckets by their free room, sorted within each bucket: fast with millions of rows."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.classes: list[list[tuple[int, int]]] = [[] for _ in range(CLASSES + 1)]
-        self.filled = 0  # a bit for every class that has rows
+        self.filled = 0  # one bit for every bucket that has rows
 
     def add(self, room: int, row: int) -> None:
         number = room * CLASSES // self.length
-        if number:  # else it is as good as full
+        if number:  # else the row is practically full
             insort(self.classes[number], (room, row))
             self.filled |= 1 << number
 

@@ -16,12 +16,12 @@ from typing import BinaryIO, NamedTuple
 
 # RIFF sizes that mean "not known when the header was written": 0, those that arecord and sox write, those of ffmpeg.
 STREAMED_SIZES = (range(1), range(0x7FFF0000, 0x80000000), range(0xFFFF0000, 0x100000000))
-ARECORD = 1 << 31  # the size that arecord writes, whatever comes; also one that a whole file may have
+ARECORD = 1 << 31  # the size in every header of arecord; a complete file may have it too
 W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 W64_DATA = b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
 EBML, MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 ASF_HEADER = b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c"
-MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")  # those that a file begins with
+MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")  # the first box of a file
 MOST_CHUNKS = 4096
 MOST_BOXES = 1 << 20  # a fragmented MP4 file has two for every fragment
 MOST_OFFSET = 1 << 43  # bytes: ext4 refuses to seek beyond twice that
@@ -36,7 +36,7 @@ RESYNC = 1 << 16  # bytes of garbage between two MPEG frames that are skipped
 FLAC_TAIL = 1 << 18  # bytes that are searched for the last FLAC frame; the longest common ones have 64 kB
 FLAC_START = b"fLaC\0\0\0\x22"  # the beginning of a file, with the length of STREAMINFO
 BLOCK = 1 << 20  # bytes that are searched at a time
-FLAC_TRIES = 4  # headers that are tried: a false one passes its checksum once in millions of bytes
+FLAC_TRIES = 4  # candidate headers: a false one passes its checksum once in millions of bytes
 
 
 class Part(NamedTuple):

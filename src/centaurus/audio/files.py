@@ -81,11 +81,11 @@ def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
     """Return a whole file as float32, resampled to ``rate`` if one is given. A truncated file is an error."""
     with opened(path) as file:
         if file.truncated:
-            raise AudioError(f"is cut short: {file.truncated}", path)
+            raise AudioError(f"is truncated: {file.truncated}", path)
         expected, own = file.frames, file.samplerate
         samples = file.read(-1)
     if samples.shape[-1] < expected:
-        raise AudioError(f"is cut short: {samples.shape[-1]} of {expected} frames could be decoded", path)
+        raise AudioError(f"is truncated: {samples.shape[-1]} of {expected} frames could be decoded", path)
     if rate is not None and rate != own:
         return Audio(resample(samples, own, rate), rate)
     return Audio(samples, own)
@@ -101,10 +101,10 @@ def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
 
 
 class _Forward(soundfile.SoundFile):
-    """A file that is read from one place on: after every read SoundFile seeks to where it is already.
+    """A file that is only read forward: after every read SoundFile seeks to the position it already has.
 
-    libsndfile's MP3 decoder restarts at a seek, without the bits that earlier frames hold for the next one: pieces
-    would not be the whole.
+    libsndfile's MP3 decoder restarts at a seek, without the bits that earlier frames hold for the next one: blocks
+    would differ from the whole file.
     """
 
     def seekable(self) -> bool:
@@ -139,7 +139,7 @@ class Decoder:
         except soundfile.SoundFileError as error:
             raise AudioError(f"is not a readable audio file: {_reason(error)}", self.path) from error
         except TypeError as error:
-            raise AudioError("samples without a header cannot be read", self.path) from error
+            raise AudioError("is headerless (raw) audio, which cannot be read from a file", self.path) from error
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +186,7 @@ class Decoder:
         except soundfile.SoundFileError as error:
             raise AudioError(f"is damaged: {_reason(error)}", self.path) from error
         if not np.isfinite(x).all():
-            raise AudioError("holds samples that are not finite numbers", self.path)
+            raise AudioError("contains NaN or infinite samples", self.path)
         self._at += len(x)
         return np.ascontiguousarray(x.T)
 
@@ -236,13 +236,13 @@ class Writer:
     def _check(self, rate: int, subtype: str | None) -> None:
         if subtype and not soundfile.check_format(self.format, subtype):
             known = ", ".join(soundfile.available_subtypes(self.format))
-            raise OutputError(f"{self.format} files hold no {subtype} samples, but {known}", self.path)
+            raise OutputError(f"{self.format} files cannot have {subtype} samples, only {known}", self.path)
         if self.format == "OGG" and subtype == "OPUS" and rate not in OPUS_RATES:
             known = ", ".join(f"{n:,}" for n in OPUS_RATES)
-            raise OutputError(f"Opus holds sample rates of {known} Hz, got {rate:,} Hz", self.path)
+            raise OutputError(f"Opus supports sample rates of {known} Hz, got {rate:,} Hz", self.path)
         if self.format == "OGG" and subtype != "OPUS" and rate > MOST_VORBIS_RATE:
             raise OutputError(
-                f"Ogg Vorbis holds sample rates up to {MOST_VORBIS_RATE:,} Hz, got {rate:,} Hz", self.path
+                f"Ogg Vorbis supports sample rates up to {MOST_VORBIS_RATE:,} Hz, got {rate:,} Hz", self.path
             )
 
     def write(self, samples: ArrayLike) -> None:
@@ -251,7 +251,7 @@ class Writer:
         if x.ndim == 1:
             x = x[None]
         if x.ndim != 2 or len(x) != self.channels:
-            raise AudioError(f"{self.channels} channels were announced, samples have shape {x.shape}", self.path)
+            raise AudioError(f"expected {self.channels} channels, got samples of shape {x.shape}", self.path)
         try:
             for at in range(0, x.shape[1], WRITE_BLOCK):
                 self._file.write(np.ascontiguousarray(x[:, at : at + WRITE_BLOCK].T))
@@ -293,7 +293,7 @@ class Writer:
             while read := file.read(file.samplerate).shape[-1]:
                 there += read
             if there < self.frames or (file.frames != self.frames and EXACT.get(self.format, True)):
-                raise AudioError(f"{there} of {self.frames} frames were there afterwards")
+                raise AudioError(f"only {there} of {self.frames} frames can be read back")
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None:
@@ -348,14 +348,14 @@ def opened(path: str | os.PathLike[str]) -> Decoder:
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            raise AudioError("is a folder, not a sound file", path)
+            raise AudioError("is a folder, not an audio file", path)
         if not stat.S_ISREG(mode):
             raise AudioError("is not a regular file; a pipe can be read from standard input, as -", path)
         raw = open(path, "rb")  # noqa: SIM115 - the decoder closes it
     except FileNotFoundError as error:
         raise AudioError("no such file", path) from error
     except PermissionError as error:
-        raise AudioError("may not be read", path) from error
+        raise AudioError("cannot be read: permission denied", path) from error
     except OSError as error:
         raise AudioError(f"cannot be read: {error.strerror}", path) from error
     try:
@@ -382,5 +382,5 @@ def _reason(error: Exception) -> str:
 def _format(path: Path) -> str:
     kind = FORMATS.get(path.suffix[1:].lower()) or path.suffix[1:].upper()
     if kind not in soundfile.available_formats() or kind == "RAW":
-        raise OutputError(f"unknown kind of audio file {path.suffix!r}; .wav, .flac, .ogg and .mp3 are known", path)
+        raise OutputError(f"unknown audio format {path.suffix!r}: use .wav, .flac, .ogg or .mp3", path)
     return kind

@@ -37,7 +37,7 @@ def si_sdr(estimate: Signal, reference: Signal) -> float:
     estimate, reference = estimate - estimate.mean(), reference - reference.mean()
     energy = float(np.dot(reference, reference))
     if energy == 0:
-        raise MetricError("SI-SDR has no meaning for a silent reference")
+        raise MetricError("SI-SDR is not defined for a silent reference")
     target = float(np.dot(estimate, reference)) / energy * reference
     error = estimate - target
     signal, distortion = float(np.dot(target, target)), float(np.dot(error, error))
@@ -63,7 +63,7 @@ def stoi(estimate: Signal, reference: Signal, rate: int = 16_000) -> float:
     module = extra("pystoi")
     estimate, reference = _pair(estimate, reference)
     if not reference.any():
-        raise MetricError("STOI has no meaning for a silent reference")
+        raise MetricError("STOI is not defined for a silent reference")
     return float(module.stoi(reference, estimate, rate))
 
 
@@ -126,7 +126,7 @@ def _words(error: Exception) -> str:
 def dnsmos(x: Signal, rate: int = RATE) -> dict[str, float]:
     """Return DNSMOS: ``sig`` (speech), ``bak`` (background), ``ovrl`` (both) of P.835 and ``p808``, each 1 to 5.
 
-    An estimate of listeners' scores without a reference, by the networks that ``speechmos`` brings (extra ``eval``).
+    An estimate of listeners' scores without a reference, by the networks of ``speechmos`` (extra ``eval``).
     """
     if rate != RATE:
         raise MetricError(f"DNSMOS is defined at {RATE} Hz: resample from {rate} Hz first")
@@ -134,7 +134,7 @@ def dnsmos(x: Signal, rate: int = RATE) -> dict[str, float]:
     if x.ndim != 1 or not x.size:
         raise ValueError(f"DNSMOS takes one channel of at least one sample, not shape {x.shape}")
     x = np.tile(x, 1 << max(0, int(np.ceil(np.log2(SEGMENT / len(x))))))
-    # A segment a second. Where i + 9.01 rounds down, the original drops the segment: so do we, or scores would differ.
+    # One segment per second. Where i + 9.01 rounds down, the original drops the segment, and so must this.
     starts = [i for i in range(max(1, int(len(x) // RATE - 9.01) + 1)) if int((i + 9.01) * RATE) - i * RATE >= SEGMENT]
     pieces = np.stack([x[RATE * i : RATE * i + SEGMENT] for i in starts])
     primary, p808 = _networks()

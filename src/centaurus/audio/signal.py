@@ -1,4 +1,4 @@
-"""Signals: level in dBFS and mixing, sample rates, short-time spectra and pictures of them.
+"""Signals: level in dBFS, mixing, resampling, short-time spectra and spectrograms.
 
 0 dBFS is a root mean square of one.
 """
@@ -60,7 +60,7 @@ def to_level(x: Signal, level_dbfs: float) -> Signal:
 def mix(speech: Signal, noise: Signal, snr_db: float, level_dbfs: float | None = None) -> tuple[Signal, Signal]:
     """Return (noisy, clean): noise added at an SNR in dB, both scaled so that noisy has the level in dBFS.
 
-    Without an SNR to reach, silent speech gets the noise unchanged, and silent noise changes nothing.
+    Where no SNR exists, silent speech gets the noise unchanged, and silent noise changes nothing.
     """
     if speech.shape != noise.shape:
         raise ValueError(f"speech {speech.shape} and noise {noise.shape} differ in shape")
@@ -85,7 +85,7 @@ def resample(x: NDArray[np.floating[Any]], rate_in: float, rate_out: float) -> N
     _check_rates(rate_in, rate_out)
     x = np.asarray(x)
     if x.dtype not in (np.float32, np.float64):
-        raise ValueError(f"only float32 and float64 are resampled, not {x.dtype}")
+        raise ValueError(f"resampling takes float32 or float64, got {x.dtype}")
     if rate_in == rate_out or not x.size:
         frames = x.shape[-1] if rate_in == rate_out else 0
         return x.copy() if x.size else np.zeros((*x.shape[:-1], frames), x.dtype)
@@ -189,7 +189,7 @@ def spectrogram(x: Samples, columns: int = COLUMNS) -> Samples:
     """Return power in dB, (frequency, time), 0 dB for a full-scale sine; at most ``columns``, each a mean over time."""
     x = np.asarray(x, dtype=np.float32)
     if x.ndim != 1:
-        raise ValueError(f"a spectrogram is of one channel (t,), not of shape {x.shape}")
+        raise ValueError(f"a spectrogram takes one channel (t,), got shape {x.shape}")
     hop = next((hop for hop in (32, 64, 128) if len(x) / hop <= columns), 256)
     first = SIZE // hop // 2  # frames before lie half outside
     spectra = stft(x, SIZE, hop)[first : first + max(1, -(-len(x) // hop))]

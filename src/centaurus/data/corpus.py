@@ -189,7 +189,7 @@ def _decoded(clip: Clip, rate: int, start: int, frames: int) -> Samples:
             file.seek(min(clip.start + first, file.frames))
             x = file.read(count)
             if x.shape[-1] < count:
-                raise AudioError(f"cut short: {x.shape[-1]} of {count} frames could be decoded", clip.path)
+                raise AudioError(f"is truncated: {x.shape[-1]} of {count} frames could be decoded", clip.path)
             return audio.Audio(x, file.samplerate).mono
 
         return _window(source, clip, file.samplerate, rate, start, frames)
@@ -272,7 +272,7 @@ class Changes:
 
     @classmethod
     def between(cls, old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
-        """Compare the fingerprints of an earlier start with those of now."""
+        """Compare the fingerprints of an earlier start with the present ones."""
         both = old.keys() & new.keys()
         return cls(
             tuple(sorted(new.keys() - old.keys())),
@@ -293,7 +293,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
-    """Return where decoded audio is kept, and make it: ``cache``, or ``centaurus/audio`` in the user's cache folder."""
+    """Return the folder of decoded audio, created if needed: ``cache``, or ``centaurus/audio`` in the user's cache."""
     folder = system.cache_folder("audio") if cache is None else Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -414,7 +414,7 @@ def save(path: Path, pieces: Iterable[NDArray[np.int16]]) -> int:
 
 
 def _header(file: Any, count: int) -> int:
-    # numpy leaves room for growing along the first axis, so that the final count fits in place.
+    # numpy pads the header for growth along the first axis, so that the final count fits in place.
     np.lib.format.write_array_header_1_0(file, {"shape": (count,), "fortran_order": False, "descr": "<i2"})
     return file.tell()
 

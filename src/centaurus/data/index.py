@@ -1,8 +1,8 @@
-"""An index of millions of readings, without those whose texts resemble held-out ones.
+"""An index of millions of utterances, without those whose texts resemble held-out ones.
 
 The columns are on disk, built once by many processes and memory-mapped by all, for a corpus in the layout of
 Multilingual LibriSpeech. The texts stay where they are, in ``transcripts.txt``; columns say where each line begins and
-how long its audio is. All is made shard by shard, about 64 MB of texts each: an interrupted build is continued.
+how long its audio is. It is built shard by shard, about 64 MB of texts each: an interrupted build is continued.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from centaurus.system import replacing, write_file
 WORDS_IN_A_ROW = 4
 _WORD = re.compile(r"[\w']+")
 Run = tuple[str, ...]
-_LONGEST = 64  # letters beyond this place are hashed as if they were at it
+_LONGEST = 64  # letters beyond this position are hashed as if they were at it
 _FOLDED = np.array([ord(chr(k).lower()) if k < 128 and _WORD.match(chr(k)) else 0 for k in range(256)], np.uint8)
 SHARD_BYTES = 64 << 20
 LEAK_BYTES = 4 << 20  # of texts that are compared at a time: their hashes take some 40 times as much
@@ -87,7 +87,7 @@ class HeldOut:
         self._hashes = np.unique(np.array([_run_hash(run) for run in long], np.uint64))
 
     def closest(self, text: str) -> tuple[int, float]:
-        """Return the held-out text that shares most with a text, and the share; (-1, 0) if none shares anything."""
+        """Return the number of the held-out text most similar to a text, and the similarity; (-1, 0) if none is."""
         own = _runs(text)
         shared = Counter(number for run in own for number in self._where.get(run, ()))
         alike = {number: count / min(len(own), self._sizes[number]) for number, count in shared.items()}
@@ -95,7 +95,7 @@ class HeldOut:
         return worst, alike.get(worst, 0.0)
 
     def leaks(self, letters: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int]:
-        """Return the numbers of the texts ``letters[starts[k] : ends[k]]`` (UTF-8) that resemble a held-out one."""
+        """Return the indices k of the texts ``letters[starts[k] : ends[k]]`` (UTF-8) that resemble a held-out one."""
         return [
             number
             for number in self.candidates(letters, starts, ends).tolist()
@@ -142,7 +142,7 @@ def _runs(text: str) -> set[Run]:
     return {tuple(words[i : i + WORDS_IN_A_ROW]) for i in range(last)}
 
 
-# Hashes: a sum over the letters of a word of (number of the letter) · (power of the place), modulo 2^64.
+# Hashes: a sum over the letters of a word of (code of the letter) · (power of its position), modulo 2^64.
 _random = np.random.default_rng(0)
 _NUMBERS = _random.integers(1, 2**63, 256, np.uint64) | np.uint64(1)
 _POWERS = _random.integers(1, 2**63, _LONGEST, np.uint64) | np.uint64(1)
@@ -208,7 +208,7 @@ class Facts:
 
 
 class Index:
-    """Readings by number, as a ``Corpus`` has them, and rows of them. Opened by ``open_index``."""
+    """Utterances by number, like those of a ``Corpus``, and rows of them. Opened by ``open_index``."""
 
     name = "mls"
 
@@ -267,7 +267,7 @@ class Index:
 
 
 class _Joined(Sequence[tuple[Piece, ...]]):
-    """The rows of all shards, with recordings numbered through."""
+    """The rows of all shards, with recordings numbered consecutively."""
 
     def __init__(self, corpus: Index) -> None:
         self.corpus = corpus

@@ -1,8 +1,8 @@
 """Examples of words: single keywords, phrases of connected words, and streams in which words are spotted.
 
-A keyword is augmented, with other audio before it. A phrase has the places of its words. Of a stream every frame has a
-label, the word that has just ended or the background; frames around the end of a word, where both labels are right,
-have no weight.
+A keyword is augmented, with other audio before it. A phrase has the places of its words. Every frame of a stream has a
+label, the word that has just ended or the background; frames around the end of a word, where either label is right,
+have zero weight.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Encode = Callable[[str], Mapping[str, NDArray[np.generic]]]
 FRAME = 160  # of the envelope: 10 ms at 16 kHz
 QUIET_DB, MARGIN = 30.0, 4  # a word ends this far below its loudest frame, and extends this many frames beyond
 FLOOR, ABOVE_DB, SURE_DB = 0.15, 8.0, 12.0  # or this far above this quantile, but at most this far below the loudest
-PAUSE = 16  # frames: sounds further apart than this are separate
+PAUSE = 16  # frames: segments further apart than this are separate
 FADE = 160  # samples of the fades at both ends of a word
 EARLY, LATE = 0.06, 0.34  # seconds before and after the end of a word in which frames have its label
-UNSURE = 0.16  # seconds before and after the label that have no weight
+UNSURE = 0.16  # seconds before and after the label that have zero weight
 QUIETEST = -120.0  # dBFS: a quieter recording counts as digital silence
 SYNTHETIC_NOISE, SYNTHETIC_GAIN = 0.2, 0.03  # share of noise that is coloured noise, and its amplitude
 # Cumulative shares of backgrounds that are other speech and near-silence (the rest is noise), and their gains in dB.
@@ -187,7 +187,7 @@ def some_speech(speech: Corpus, frames: int, rng: np.random.Generator) -> Sample
 
 
 def without_words(speech: Corpus, words: Sequence[str]) -> Corpus:
-    """Return the clips with a transcript that has none of the words."""
+    """Return the clips whose transcript has none of the words."""
     excluded = {word.lower() for word in words}
     return speech.of(
         clip for clip in speech if (said := words_in(clip.labels.get("transcript", ""))) and excluded.isdisjoint(said)

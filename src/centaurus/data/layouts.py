@@ -62,7 +62,7 @@ VALIDATION_SPEAKERS = ("p286", "p287")
 SPLITS = {"train": "train", "dev": "val", "val": "val", "valid": "val", "test": "test"}
 TRANSCRIPTS = "transcripts.txt"
 CHUNK = 1 << 20  # bytes read at once
-PATIENCE = 10.0  # seconds without an answer after which a host counts as unreachable
+PATIENCE = 10.0  # seconds without a response after which a host counts as unreachable
 
 
 def recognise(folder: str | os.PathLike[str]) -> str:
@@ -76,7 +76,7 @@ def recognise(folder: str | os.PathLike[str]) -> str:
         if is_this(root):
             return name
     known = "".join(f"\n  {name}: {what}" for name, what in LAYOUTS.items())
-    raise AudioError(f"the layout is not known; these are{known}", root)
+    raise AudioError(f"the layout is not known; known layouts:{known}", root)
 
 
 def packs(root: Path) -> list[Path]:
@@ -118,7 +118,7 @@ def open_corpus(
 
 
 def sound_files(folder: Path) -> Iterator[Path]:
-    """Yield every audio file below a folder, but no pipe or device, in sorted order."""
+    """Yield every audio file below a folder, except pipes and devices, in sorted order."""
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         paths = (Path(place, name) for name in sorted(names) if _is_sound(name))
@@ -139,7 +139,7 @@ def speaker_of(path: Path) -> str:
 
 
 def hold_out(clips: Iterable[Clip], group: Callable[[Clip], str], share: float = 0.02) -> list[Clip]:
-    """Put a share of the groups, at least one, into ``val`` and the rest into ``train``, by a hash of their names."""
+    """Assign a share of the groups, at least one, to ``val`` and the rest to ``train``, by a hash of their names."""
     clips = list(clips)
     group = group if len({group(clip) for clip in clips}) > 1 else _id
     names = sorted({group(clip) for clip in clips}, key=_order)
@@ -164,7 +164,7 @@ def subset(words: int | Sequence[str], available: Sequence[str]) -> tuple[str, .
     """Return the words of the 35-, 30- or 10-word task, or ``words``; all must be among ``available``."""
     if isinstance(words, int):
         if words not in SUBSETS:
-            raise ValueError(f"there are tasks of {', '.join(map(str, sorted(SUBSETS)))} words, none of {words}")
+            raise ValueError(f"there are tasks of {', '.join(map(str, sorted(SUBSETS)))} words, not of {words}")
         chosen = SUBSETS[words]
     else:
         chosen = tuple(words)
@@ -426,7 +426,7 @@ def get(
     """Check a corpus' archives and unpack them into a new folder; return the name of its layout.
 
     Archives are taken from the folder ``downloads``; those that are not there are downloaded if their host can be
-    reached. ``moved`` is called with numbers of bytes that were read. The folder appears whole or not at all.
+    reached. ``moved`` is called with the bytes read since the last call. The folder is created atomically.
     """
     if name not in SOURCES:
         raise SourceError(f"there is no corpus {name!r:.60}; there are {', '.join(SOURCES)}")
@@ -444,7 +444,7 @@ def get(
 
 @contextmanager
 def _building(target: Path) -> Iterator[Path]:
-    """Yield a folder that takes the target's name if all goes well."""
+    """Yield a temporary folder that is renamed to the target on success."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         inside = Path(folder) / target.name
         inside.mkdir()
@@ -489,7 +489,7 @@ def _check(path: Path, archive: Archive, moved: Callable[[float], object]) -> No
             moved(len(data))
     if digest.hexdigest() != published:
         raise SourceError(
-            f"is damaged or another file: its {kind} is {digest.hexdigest()}, published is {published} "
+            f"is damaged or not the published file: its {kind} is {digest.hexdigest()}, published is {published} "
             f"({path.stat().st_size:,} bytes)",
             path,
         )

@@ -41,8 +41,8 @@ VOICES = (3, 8)  # speakers of babble
 SECOND_NOISES = {"recorded": (0.3, (-15, 3)), "coloured": (0.25, (-25, 0)), "hum": (0.1, (-20, 0))}  # share, dB
 EQUALISED, SPEECH_TONE, NOISE_TONE = 0.5, 4, 6  # share that is equalised, and by how many dB at most
 RUMBLE_LEVEL = (-12, 12)  # dB relative to the noise
-CLEAN_SNR = (30, 60)  # dB of inputs that count as clean
-READINGS = {"librivox": 0.1}  # long readings: joined and cut; a tenth of the rows in an epoch
+CLEAN_SNR = (30, 60)  # dB SNR of inputs that count as clean
+READINGS = {"librivox": 0.1}  # long recordings: joined and cut; a tenth of the rows in an epoch
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def epoch_size(groups: Sequence[Group]) -> int:
 
 
 def draw(groups: Sequence[Group], seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the items of an epoch in random order, numbered through all groups.
+    """Return the items of an epoch in random order, numbered consecutively over all groups.
 
     Epochs take their share of a group one after the other from one shuffled sequence, then from another: 100 epochs of
     1 % see every item once.
@@ -90,12 +90,12 @@ def draw(groups: Sequence[Group], seed: int, epoch: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=8)
 def _shuffled(count: int, seed: int, group: int, cycle: int) -> NDArray[np.int32]:
-    """Return a permutation as int32, equal to the one as int64 with half the memory."""
+    """Return numpy's int64 permutation as int32, in half the memory."""
     return np.random.default_rng([seed, 0, group, cycle]).permutation(np.arange(count, dtype=np.int32))
 
 
 def evenly_spaced(count: int, limit: int) -> list[int]:
-    """Return all indices below ``count``, or ``limit`` of them at equal distances if 0 < limit < count."""
+    """Return all indices below ``count``, or ``limit`` of them evenly spaced if 0 < limit < count."""
     return [k * count // limit for k in range(limit)] if 0 < limit < count else list(range(count))
 
 
@@ -197,7 +197,7 @@ class Utterances:
 
 @dataclass(frozen=True)
 class Mixing:
-    """The mixture of speech and noise, by default that of the paper; ``variety`` extends it."""
+    """How speech and noise are mixed, by default as in the paper; ``variety`` extends it."""
 
     snr: tuple[float, float] = (-5.0, 15.0)
     level: tuple[float, float] = (-35.0, -15.0)

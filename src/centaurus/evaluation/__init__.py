@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 Samples = NDArray[np.float32]
 SNRS = (-5, 0, 5, 10, 15)  # dB, of successive mixtures
 MIXED_LEVEL = -25.0  # dBFS
-ALARMS = (0.5, 1.0, 10.0)  # an hour, at which misses are reported
-QUIET = 0.5  # seconds of silence before and after a clip for a spotter that answers frame by frame
-PHRASES = 200  # of each of these conditions
+ALARMS = (0.5, 1.0, 10.0)  # false alarms an hour at which misses are reported
+QUIET = 0.5  # seconds of silence before and after a clip for a spotter with logits for every frame
+PHRASES = 200  # in each of these conditions
 CONDITIONS = {
     "clean": Phrasing(speed=0.0, noisy=0.0),
     "10 dB": Phrasing(speed=0.0, noisy=1.0, snr=(10.0, 10.0)),
@@ -62,7 +62,7 @@ class Model:
     """A model under evaluation: its task, the meaning of its outputs, and ``run``, samples (t,) to (features, frames).
 
     ``listen`` starts a stream and returns a function from its next samples to its next frames. ``window`` is the time
-    in seconds over which a spotter that answers every frame averages its probabilities.
+    in seconds over which a spotter with logits for every frame averages its probabilities.
     """
 
     task: str
@@ -188,7 +188,7 @@ def find_clips(folder: Path, kinds: tuple[str, ...], rate: int, split: str | Non
             return corpus
     corpus = open_corpus(folder, None, kinds, rate)
     known = corpus.values("split")
-    if not corpus.clips and corpus.name == "pack" and len(corpus.faults):  # only a pack reads its faults by kind
+    if not corpus.clips and corpus.name == "pack" and len(corpus.faults):  # only a pack filters faults by kind
         raise ContentError(f"no clip of {' or '.join(kinds)} can be read\n{corpus.faults}", folder)
     if not corpus.clips:
         return None
@@ -212,7 +212,7 @@ def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     other = BACKGROUND if BACKGROUND in names else None
     known = [clip for clip in corpus if clip.labels["word"] in names or other]
     if not known:
-        raise ValueError(f"no clip of the folder has a class of the model as its word: {', '.join(names)}")
+        raise ValueError(f"no clip of the folder belongs to a class of the model: {', '.join(names)}")
     for clip, x in _readable(corpus, (known[k] for k in evenly_spaced(len(known), limit)), report):
         predicted, probability = _predict(model, x)
         word = clip.labels["word"]
@@ -227,7 +227,7 @@ def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
 def _predict(model: Model, x: Samples) -> tuple[str, float]:
     """Return the most probable class of a clip and its probability.
 
-    It is taken at the end of a clip of at least a second; of a spotter that answers frame by frame, where one of its
+    It is taken at the end of a clip of at least a second; for a spotter with logits for every frame, where one of its
     words is most probable, with silence before and after the clip.
     """
     if model.window is not None:
@@ -246,7 +246,7 @@ def most_probable(logits: NDArray[np.floating[Any]], classes: Sequence[str], fra
 
 
 def _class_shares(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a class's number of clips, recall and precision; None where there is nothing to divide by."""
+    """Return a class's number of clips, recall and precision; None where a denominator is zero."""
     clips_of = [row for row in rows if row["class"] == name]
     hits = sum(row["predicted"] == name for row in clips_of)
     predicted = sum(row["predicted"] == name for row in rows)

@@ -25,10 +25,10 @@ Scores = NDArray[np.float64]
 Push = Callable[[Samples], NDArray[np.floating[Any]]]
 """The next samples (t,) of a stream to its next logits (classes, frames)."""
 
-WARM_UP = 60.0  # seconds of a stream that are not counted, so that a spotter whose state drifts is seen to fail
+WARM_UP = 60.0  # seconds of a stream that are not counted, so that a state that drifts is detected
 PAUSES = (0.3, 3.0)  # seconds between two words
 WORD_LEVEL = -25.0  # dBFS of every word
-SNR = 10.0  # dB of words whose misses are compared with false alarms
+SNR = 10.0  # dB at which misses are compared with false alarms
 MEASURED = 300  # words of the stream that misses are counted in
 LATEST = 0.75  # seconds after the end of a word until which its report counts
 PIECE = 1 << 16  # samples of a stream that are composed and measured at a time
@@ -170,7 +170,7 @@ def reports(scores: Scores, spotting: Spotting, threshold: float) -> list[Keywor
 
 
 def outcome(reported: Sequence[Keyword], said: Words) -> Outcome:
-    """Match words with reports: each with the first of itself from its start to ``LATEST`` seconds after its end."""
+    """Match each word with its first report between its start and ``LATEST`` seconds after its end."""
     result = Outcome(words=len(said.spoken))
     first = said.spoken[0].start / said.rate if said.spoken else WARM_UP
     left = [keyword for keyword in reported if keyword.time >= first]

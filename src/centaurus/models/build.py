@@ -153,7 +153,7 @@ def lookup(tables: Mapping[str, T], name: str, task: str) -> T:
 
 @final
 class Dense(Composite):
-    """Two dense layers on the mean. Costs are counted for one reading a second, as for a one-second clip."""
+    """Two dense layers on the mean. Costs are counted for one evaluation a second, as for a one-second clip."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -471,7 +471,7 @@ NETWORKS: dict[str, type[Any]] = {kind.task: kind for kind in (Classifier, Denoi
 
 
 def names() -> list[str]:
-    """Return the name of every network that ``build`` knows: classifiers by their own, others behind their task."""
+    """Return the name of every network that ``build`` knows, with the task as prefix for all but classifiers."""
     return [row if kind is Classifier else f"{task}/{row}" for task, kind in NETWORKS.items() for row in kind.named]
 
 

@@ -32,7 +32,7 @@ from centaurus.system import FileError, MissingModelError, find_model, shipped_m
 
 KIND, TABLE_FORMAT, TREE_FORMAT = "centaurus-model", 1, 2
 SUFFIX = ".safetensors"
-MOST_SIZE = 1 << 20  # of a channel count, a window, a stack or any other number that a layer is built from
+MOST_SIZE = 1 << 20  # of any number among a layer's arguments: channels, windows, stacks …
 MOST_LAYERS, MOST_DEPTH, MOST_TEXT = 4096, 64, 1000
 
 PUBLIC: tuple[type, ...] = tuple(x for name in library.__all__ if isinstance(x := getattr(library, name), type))
@@ -140,7 +140,7 @@ def _check_words(words: dict[str, str], path: Path) -> int:
     needed = {str(TABLE_FORMAT): ("task", "table", "settings"), str(TREE_FORMAT): ("tree",)}
     if version not in needed:
         known = " and ".join(needed)
-        raise ModelError(f"has format {version!r:.60}, this centaurus reads formats {known}: use a newer one", path)
+        raise ModelError(f"has format {version!r:.60}, this centaurus reads formats {known}: use a newer version", path)
     missing = [name for name in needed[version] if name not in words]
     if missing:
         raise ModelError(f"lacks {', '.join(missing)} in its metadata", path)
@@ -217,7 +217,7 @@ class _Builder:
     def layer(self, data: Any, where: str, depth: int) -> Layer:
         self.count += 1
         if depth > MOST_DEPTH or self.count > MOST_LAYERS:
-            raise ValueError(f"{where}: more than {MOST_LAYERS} layers, or more than {MOST_DEPTH} in each other")
+            raise ValueError(f"{where}: more than {MOST_LAYERS} layers, or nested more than {MOST_DEPTH} deep")
         if not isinstance(data, Mapping) or not isinstance(data.get("layer"), str):
             raise ValueError(f"{where} should be a layer with its name, got {_short(data)}")
         kind = LAYERS.get(data["layer"])

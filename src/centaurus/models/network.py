@@ -31,7 +31,7 @@ class Network(Composite):
     """
 
     task: ClassVar[str]
-    tables: ClassVar[tuple[type[Table], ...]]  # it is built from; a file's is the first that has all of its fields
+    tables: ClassVar[tuple[type[Table], ...]]  # to build it from; a file's is the first that has all of its fields
     named: ClassVar[Mapping[str, Table]]
 
     def __init__(self, table: Table, body: Serial, settings: Mapping[str, Any] | None) -> None:

@@ -56,7 +56,7 @@ class DenoiserTable:
     """An hourglass: encoder rows shrink, decoder rows grow back, deepest first; ``conv`` taps come before each SSM.
 
     With ``level``, the hourglass works at a common level that falls to 1/e in this many hops (the paper has none);
-    ``kept`` is the share of the input in the output, for a trained network that takes too much away.
+    ``kept`` is the share of the input in the output, for a trained network that attenuates too much.
     """
 
     encoder: tuple[Row, ...]

@@ -18,7 +18,7 @@ from centaurus.layer import Counts, Layer, State, check_layer
 from centaurus.nn.layers import CausalConv, Dropout1d, LayerNorm, Pointwise, SiLU
 
 FLOOR = 1e-5  # -100 dBFS: the lowest level; quieter signals are not amplified further
-FEW_HOPS = 16  # up to here the level is a chain of maxima, beyond it one cumulative maximum
+FEW_HOPS = 16  # hops up to which the level is a chain of maxima; beyond, one cumulative maximum
 
 
 class Part(NamedTuple):

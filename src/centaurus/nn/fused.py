@@ -195,7 +195,7 @@ def taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Taps(torch.autograd.Function):
-    """Multiply-adds over shifted copies, in both directions: for a few taps faster than an FFT or a GEMM."""
+    """Multiply-adds over shifted copies, forward and backward: for a few taps faster than an FFT or a GEMM."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

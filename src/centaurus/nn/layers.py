@@ -1,6 +1,6 @@
 """The small layers between the state-space blocks: projections, resampling, norms, means, short convolutions.
 
-A signal is (batch, channels, time) and may lie channel first in memory: then a 1×1 or a resampling convolution is one
+A signal is (batch, channels, time) and may be stored channel first: then a 1×1 or a resampling convolution is one
 matrix product for the whole batch and nothing is transposed. All of them keep that layout.
 """
 

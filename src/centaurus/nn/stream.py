@@ -74,7 +74,7 @@ class Stream:
         return tail
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """Clear the state of all rows, or of these: as if they had had silence so far; their frames count from zero."""
+        """Reset all rows, or these, to the initial state; their frame counts restart from zero."""
         if rows is None:
             self._clear()
             return
@@ -104,7 +104,7 @@ class Stream:
             raise ValueError(f"the saved stream {error}") from error
         expected = {"kind": KIND, "version": str(VERSION), "hop": str(self.model.hop)}
         if words != expected:
-            raise ValueError(f"the saved stream says {words}, this stream needs {expected}")
+            raise ValueError(f"the saved stream has metadata {words}, this stream needs {expected}")
         samples, frames = (self._counts(tensors, name) for name in ("samples", "frames"))
         count = sum(name.startswith("state.") for name in tensors)
         names = [f"state.{k}" for k in range(count)]
@@ -122,7 +122,7 @@ class Stream:
         self._rest, self.samples, self.frames = rest, samples, frames
 
     def _counts(self, tensors: Mapping[str, Tensor], name: str) -> list[int]:
-        """Return the samples or frames that each row of a saved stream has had."""
+        """Return the samples or frames that each row of a saved stream has processed."""
         counts = tensors.get(name, torch.empty(0))
         if counts.shape != (self.batch,):
             raise ValueError(f"the saved stream has {len(counts.flatten())} rows, this one has {self.batch}")
@@ -166,13 +166,13 @@ def _fill(like: State, tensors: list[Tensor]) -> State:
 
 
 def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
-    """Return the bytes of a safetensors file, which holds data and no code, with these tensors and words."""
+    """Return the bytes of a safetensors file, which holds data and no code, with these tensors and metadata."""
     own = {name: x.detach().to("cpu", copy=True).contiguous() for name, x in tensors.items()}
     return save_bytes(own, metadata=dict(words))
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and words of such bytes."""
+    """Return the tensors and metadata of such bytes."""
     try:
         tensors = load(bytes(data))
     except SafetensorError as error:

@@ -1,6 +1,6 @@
 """State-space layers: the topologies of one equation each, and the selective scan.
 
-The layers load when they are first used, so that the equations can be had without torch.
+The layers are imported when first used, so that the equations are available without torch.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from centaurus.ssm.topology import Topology
 
 Discretized = tuple[Tensor, Tensor]
 
-TURN_HIGH = 6.28125  # of 2π the bits that a float32 multiplies exactly by a few hundred turns
+TURN_HIGH = 6.28125  # the leading bits of 2π, whose product with a few hundred is exact in float32
 TURN_LOW = 2 * math.pi - TURN_HIGH
 SMALL = 1e-3  # |ΔA| below which exp(ΔA) - 1 over ΔA is taken from its series: five terms leave 1e-18
 
 
 def wrapped(angle: Tensor) -> Tensor:
-    """Return an angle a step between -π and π: whole turns do nothing, but cost precision in powers of hundreds."""
+    """Return the angle per step reduced to -π … π: whole turns would cost precision in high powers."""
     turns = torch.round(angle.detach() / (2 * math.pi))
     return angle - turns * TURN_HIGH - turns * TURN_LOW
 
@@ -33,7 +33,7 @@ def simple(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
 class Simple(torch.autograd.Function):
     """``simple`` of A = -softplus(A_real) + i A_imag and Δ = exp(log_dt) as one node of autograd.
 
-    Op by op the few hundred numbers of a layer cost some forty calls, more than many a layer's arithmetic.
+    Op by op this takes some forty calls for a few hundred numbers, more time than many layers' arithmetic.
     ``log_dt`` lines up with A, with an axis of size 1 where Δ is shared.
     """
 
@@ -64,7 +64,7 @@ def zoh(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
     x, y = re * dt, im * dt
     angle = wrapped(y)
     small = torch.maximum(x.abs(), y.abs()) < SMALL
-    # Both branches are computed, and each sees only numbers that it has finite gradients for.
+    # Both branches are computed, each only on inputs for which its gradient is finite.
     near_x, near_y = torch.where(small, x, 0.0), torch.where(small, y, 0.0)
     near_re, near_im = torch.ones_like(near_x), torch.zeros_like(near_x)
     for k in (5, 4, 3, 2):  # Horner: 1 + z/2 (1 + z/3 (1 + z/4 (1 + z/5)))

@@ -265,7 +265,7 @@ class SSM(Layer):
 
     def _whole(self, u: Tensor) -> Tensor:
         """Run a whole signal from zero history."""
-        if torch.compiler.is_dynamo_compiling():  # which would trace the planner too, for half a minute a layer
+        if torch.compiler.is_dynamo_compiling():  # would trace the planner: half a minute per layer
             return torch.compiler.disable(self._as_planned)(u)
         return self._as_planned(u)
 
@@ -310,7 +310,7 @@ def _resolve(
     if in_channels is None:
         raise ValueError(f"SSM({text!r}) needs in_channels")
     out = in_channels if out_channels is None else out_channels
-    named = named_sizes(text, in_channels, out, states, substates, groups)  # refuses an unknown name
+    named = named_sizes(text, in_channels, out, states, substates, groups)  # raises for an unknown name
     return topology(EQUATIONS[text], named, complex)
 
 

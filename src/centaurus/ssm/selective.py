@@ -87,7 +87,7 @@ class S6(Layer):
         return f"{self.in_channels}, {self.out_channels}, states={self.states}, rank={self.rank}"
 
     def counts(self, convention: str = "table") -> BlockCounts:
-        """The paper's formulas with the low-rank factor 16, rounded up; without E one of each less a state."""
+        """The paper's formulas with the low-rank factor 16, rounded up; without E one of each less per state."""
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
         h, n = self.in_channels, self.states
@@ -117,7 +117,7 @@ class S6(Layer):
     def _scan(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         if u.shape[-1] <= CHUNK:
             return self._by_doubling(u, x)
-        if torch.compiler.is_dynamo_compiling():  # which would unroll the samples
+        if torch.compiler.is_dynamo_compiling():  # torch.compile would unroll the loop over samples
             y, x = torch.compiler.disable(self._by_samples)(u, x)
             return y, x
         return self._by_samples(u, x)

@@ -1,4 +1,4 @@
-"""A block is an equation. Everything else about it, from shapes to counts, follows here from the equation alone."""
+"""A block is an equation: its shapes, operands and counts are derived from the equation alone."""
 
 from __future__ import annotations
 
