@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of commands of a new environment with the base install alone."""
+    """The bin folder of a new environment with the base install alone."""
     folder = tmp_path_factory.mktemp("base") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -117,7 +117,7 @@ MISTAKES = [
     (["plan", "model.onnx"], "give the .safetensors file it was made from"),
     (["export", "model.onnx", "-o", "other.onnx"], "is an exported model"),
     (["eval", "nowhere.safetensors", "--data", "."], "there is no model file"),
-    (["bench", "model.pt"], "is a pickle of torch, which is not read"),
+    (["bench", "model.pt"], "is a torch pickle, which is not read"),
     (["verify", "talk.wav"], "is audio, not a model"),
     (["denoise", "talk.wav", "--model", "net.safetensors"], "centaurus export net.safetensors -o net.onnx"),
     (["spot", "net.safetensors"], "is a model, not audio: give it with --model"),

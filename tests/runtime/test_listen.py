@@ -93,5 +93,5 @@ def test_models_that_do_not_fit_are_named() -> None:
         Spotter(exported("denoiser"))
     with pytest.raises(SessionError, match="a recognizer is needed"):
         Transcriber(exported("classifier"))
-    with pytest.raises(SessionError, match="names no classes"):
+    with pytest.raises(SessionError, match="has no class names"):
         Spotter(exported("nameless"))

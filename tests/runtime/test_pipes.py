@@ -108,12 +108,12 @@ def test_half_a_frame_at_the_end_of_raw_samples_is_left_out() -> None:
         (b"fLaC" + bytes(40), "is not a WAV stream"),
         (header(size=100) + bytes(50), "50 bytes before"),
         (header(size=0x90000000) + bytes(50), "ended 2,415,919,054 bytes before"),
-        (header(form=struct.pack("<HHIIHH", 17, 1, 16_000, 0, 2, 4)), "kind 17"),
+        (header(form=struct.pack("<HHIIHH", 17, 1, 16_000, 0, 2, 4)), "format 17"),
         (header(form=struct.pack("<HHIIHH", 1, 1, 16_000, 0, 2, 12)), "12 bits"),
         (header(form=struct.pack("<HHIIHH", 1, 0, 16_000, 0, 0, 16)), "channels"),
         (header(form=struct.pack("<HHIIHH", 1, 60_000, 16_000, 0, 2, 16)), "channels"),
         (header(form=struct.pack("<HHIIHH", 1, 1, 0, 0, 2, 16)), "0 Hz"),
-        (header(form=struct.pack("<HHIIHH", 1, 1, 16_000, 0, 4, 16)), "4 bytes a frame"),
+        (header(form=struct.pack("<HHIIHH", 1, 1, 16_000, 0, 4, 16)), "4 bytes per frame"),
         (b"RIFF" + bytes(4) + b"WAVEdata" + bytes(4), "before their format"),
         (header(riff=b"RIFX"), "is not a WAV stream"),
     ],
@@ -121,12 +121,12 @@ def test_half_a_frame_at_the_end_of_raw_samples_is_left_out() -> None:
 def test_damage_is_named(data: bytes, message: str) -> None:
     with pytest.raises(AudioError, match=message) as caught:
         together(Reader(io.BytesIO(data)))
-    assert "standard input" in str(caught.value) or "possible" in str(caught.value) or "needed" in str(caught.value)
+    assert "standard input" in str(caught.value) or "should be" in str(caught.value)
 
 
 def test_samples_before_an_error_are_returned() -> None:
     result = []
-    with pytest.raises(AudioError, match="promised"):  # noqa: PT012
+    with pytest.raises(AudioError, match="before the length in its WAV header"):  # noqa: PT012
         for block in Reader(io.BytesIO(header(size=100) + bytes(50))):
             result.append(block.shape[1])
     assert result == [25]

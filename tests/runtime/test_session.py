@@ -190,7 +190,7 @@ def test_what_cannot_be_restored() -> None:
     saved = session.save()
     head, _, body = saved.partition(b"\n")
     other = Session(exported("classifier"))
-    with pytest.raises(SessionError, match="saved with another model"):
+    with pytest.raises(SessionError, match="saved with a model other than"):
         other.restore(saved)
     with pytest.raises(SessionError, match="has 1 rows, this one has 2"):
         Session(exported("denoiser"), batch=2).restore(saved)

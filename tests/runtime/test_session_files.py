@@ -176,7 +176,7 @@ FAULTS: dict[str, tuple[Callable[[Model], None], str]] = {
     "a fixed batch": (fixed_batch, "of shape"),
     "renamed": (renamed, "should be 'audio'"),
     "fewer outputs": (no_states, "has 1 outputs"),
-    "unconnected": (unconnected, "reads 'nothing', which nothing before it makes"),
+    "unconnected": (unconnected, "reads 'nothing', which no earlier node produces"),
 }
 
 

@@ -1,10 +1,10 @@
-"""The command line: one file a group of commands, each importing what it needs when it runs."""
+"""The command line: one file per group of commands, each importing what it needs when it runs."""
 
 import sys
 
 
 def start() -> None:
-    """Run the command line. An interrupt while it is still being imported is not a traceback either."""
+    """Run the command line; an interrupt during its imports does not print a traceback either."""
     try:
         from centaurus.cli.main import main
 

@@ -39,13 +39,13 @@ def denoise(
         float | None, typer.Option(min=0, help="Attenuate noise by at most this many dB.", show_default="no limit")
     ] = None,
     mix: Annotated[float, typer.Option(min=0, max=1, help="Share of the denoised signal; the rest is input.")] = 1.0,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")] = False,
     plot: Annotated[
         bool, typer.Option("--plot", help="Write spectrograms before and after beside the result.")
     ] = False,
     workers: Annotated[
         int,
-        typer.Option(min=1, max=output.CORES, clamp=True, help="Files at the same time, at most as many as cores."),
+        typer.Option(min=1, max=output.CORES, clamp=True, help="Files processed in parallel, at most one per core."),
     ] = min(4, output.CORES),
     raw: output.Raw = None,
     rate: output.Rate = None,
@@ -84,7 +84,7 @@ def denoise(
     layout = output.raw_layout(raw, rate, channels)
     piped = output.PIPE in (*inputs, out)
     if piped and len(inputs) > 1:
-        raise typer.BadParameter("- stands for one stream: give no other input beside it, and one for -o -")
+        raise typer.BadParameter("- is one stream: it cannot be combined with other inputs, and -o - takes one input")
     if piped and (plot or json):
         raise typer.BadParameter("--plot and --json are for files, not for pipes")
     if layout is not None and inputs != [output.PIPE]:
@@ -102,7 +102,7 @@ def _pipe(name: str, out: str | None, options: Options, layout: Layout | None, f
     from centaurus.runtime.io import Pipe, from_pipe
 
     if out in (None, output.PIPE) and sys.stdout.isatty():
-        raise typer.BadParameter("standard output is a terminal: pipe it on, as … | aplay, or name a file with -o")
+        raise typer.BadParameter("standard output is a terminal: pipe it, such as … | aplay, or name a file with -o")
     if name == output.PIPE:
         output.refuse_terminal_input()
         source = from_pipe(sys.stdin.buffer, layout)
@@ -129,7 +129,7 @@ def _files(
     from centaurus.runtime.files import Job, plan_jobs
 
     if plot:
-        import_module("matplotlib")  # an error before the work, not after it
+        import_module("matplotlib")  # fail before the work, not after it
     jobs, skipped = plan_jobs(inputs, out, force)
     output.note_skipped(skipped)
     options.open(16_000, 1)  # a model that cannot be used is one error, not one for every file
@@ -218,7 +218,7 @@ def spot(
             min=0, help="Average probabilities over this many seconds.", show_default="the model's own, or 0.1"
         ),
     ] = None,
-    refractory: Annotated[float, typer.Option(min=0, help="Seconds after a report without another.")] = 0.5,
+    refractory: Annotated[float, typer.Option(min=0, help="Minimum seconds between two reports.")] = 0.5,
     patience: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait for the peak; 0 reports at the threshold.", show_default="0.5"),
@@ -268,7 +268,7 @@ def spot(
                 advance(block.shape[1] / source.rate)
         count += _show_keywords(spotter.flush(), lines_of_json, name, show, launch)
         if not count:
-            output.note(f"no keyword in {source.name} reached {smoothing.threshold:g}")
+            output.note(f"no keyword in {source.name} reached the threshold {smoothing.threshold:g}")
         if task.output is not None:
             output.write_result(task, "".join(f"{line}\n" for line in lines))
         output.end_recording(interrupts, spotter.repaired, mic)
@@ -285,7 +285,7 @@ class Launcher:
         try:
             words = shlex.split(command, posix=not output.WINDOWS)
         except ValueError as error:
-            raise typer.BadParameter(f"--exec {command!r} cannot be read: {error}") from error
+            raise typer.BadParameter(f"--exec {command!r} cannot be parsed: {error}") from error
         if not words:
             raise typer.BadParameter("--exec needs a command")
         self._name = words[0]
@@ -349,10 +349,10 @@ def transcribe(
     form: Annotated[
         Format | None,
         typer.Option(
-            "--format", help="Text with times, captions, or JSON with every word.", show_default="as -o ends, or text"
+            "--format", help="Text with times, captions, or JSON with every word.", show_default="suffix of -o, or text"
         ),
     ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Print words as they come, unfinished ones too.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Print words as they are recognised, partial ones too.")] = False,
     force: output.Force = False,
     device: output.Device = None,
     raw: output.Raw = None,
@@ -371,7 +371,7 @@ def transcribe(
     named = next((known for known in Format if out and out.endswith(f".{known.value}")), Format.TEXT)
     kind = form or named
     if live and (kind not in (Format.TEXT, Format.JSON) or out is not None):
-        raise typer.BadParameter(f"--live prints text or JSON lines; {kind.value} captions and -o need the whole")
+        raise typer.BadParameter(f"--live prints text or JSON lines; {kind.value} captions and -o need whole files")
     layout = output.raw_layout(raw, rate, channels)
     suffix = {Format.TEXT: ".txt"}.get(kind, f".{kind.value}")
     tasks = output.plan_tasks(inputs, mic, device, layout, out, force, suffix)

@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes leave half of 80 columns to the text
+    rich_markup_mode=None,  # boxes would leave half of 80 columns for text
 )
 SECTIONS: dict[str, tuple[Callable[..., None], ...]] = {
     "Use models": (audio.denoise, audio.spot, audio.transcribe, serve.serve, serve.studio, serve.demo, networks.models),
@@ -48,7 +48,7 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command. A fault is one message and its exit code, not a traceback; a mistake in the command line is 2."""
+    """Run a command. An error is one message and an exit code, not a traceback; a usage error exits with 2."""
     output.prepare_streams()
     try:
         app(args=arguments, prog_name="centaurus")
@@ -60,4 +60,4 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, ImportError, OverflowError, RecursionError) as error:
         output.fail(error, output.exit_code(error))
     except MemoryError:
-        output.fail("there is not enough memory for this", output.FAILED)
+        output.fail("out of memory", output.FAILED)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, or a model file.")]
 File = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, a model file, or an ONNX file.")]
-Rate = Annotated[int, typer.Option(min=1, help="Samples a second.")]
+Rate = Annotated[int, typer.Option(min=1, help="Sample rate in Hz.")]
 UNITS = {
     "gemm": "FLOP/s",
     "complex_gemm": "FLOP/s",
@@ -169,7 +169,7 @@ def check_file(name: str) -> None:
     from centaurus.runtime.modelfile import SUFFIX, WEIGHTS, SessionError, check_kind, shipped_models
 
     path = Path(name)
-    if os.path.isfile(name):  # false, not an error, for a name that is too long
+    if os.path.isfile(name):  # False instead of an error for a name that is too long
         check_kind(path, (WEIGHTS,))
     elif path.suffix in (WEIGHTS, SUFFIX):
         known = ", ".join(shipped_models())
@@ -184,7 +184,7 @@ def plan(
         str,
         typer.Argument(help="A network, a model file, a topology (bottleneck), or an expression (bit,ni,nt,jn->bjt)."),
     ],
-    batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the batch.")] = 8,
+    batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Batch size.")] = 8,
     length: Annotated[int, typer.Option(min=1, max=1 << 32, help="Input samples.")] = 16_384,
     sizes: Sizes = "",
     steps: Annotated[bool, typer.Option("--steps", help="Every layer's plan in full, step by step.")] = False,
@@ -214,7 +214,7 @@ def read_sizes(text: str) -> dict[str, int]:
             raise ValueError(f"--sizes gives index {index!r} twice")
         sizes[index] = int(size)
     if math.prod(sizes.values()) > MOST_NUMBERS:
-        raise ValueError(f"--sizes {text} describe more than {MOST_NUMBERS:,} numbers, too many to plan for")
+        raise ValueError(f"--sizes {text} give tensors of more than {MOST_NUMBERS:,} numbers, too many to plan for")
     return sizes
 
 
@@ -249,7 +249,7 @@ def _named_layer(name: str, sizes: dict[str, int]) -> SSM:
         raise ValueError(f"a {name} layer needs its sizes, such as --sizes i=16,j=32,n=256")
     groups = sizes.get("g", 1)
     j = sizes["j"] * groups if "j" in sizes else None
-    kind = cast("TopologyName", name)  # SSM says which there are
+    kind = cast("TopologyName", name)  # SSM's error lists the topologies
     return ct.SSM(kind, sizes["i"] * groups, j, states=sizes.get("n", 4), substates=sizes.get("m", 1), groups=groups)
 
 
@@ -339,7 +339,7 @@ def bench(
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Samples in one step, for a model that is exported for this first.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to measure each configuration.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds to measure each configuration.")] = 5.0,
     environment: Annotated[
         bool, typer.Option("--environment", help="Show what speed depends on here: versions, threads, native kernels.")
     ] = False,
@@ -395,7 +395,7 @@ def bench(
     output.show(
         f"\nRTF: time of a step over the time its audio lasts. xruns: steps that took longer. "
         f"Latency: {algorithmic:g} ms until a step is full, and 99 of 100 steps. "
-        f"The file has {output.size(size)}{weight}."
+        f"The file is {output.size(size)}{weight}."
     )
 
 
@@ -443,7 +443,7 @@ def _file(model: str, chunk: int | None) -> Iterator[Path]:
         yield find_model(model)
         return
     if model.endswith(".onnx"):
-        raise ValueError(f"{model} has a fixed number of samples in a step: --chunk goes with a model to be exported")
+        raise ValueError(f"{model} has a fixed number of samples in a step: --chunk needs a model that is not exported")
     from centaurus.export.write import export_onnx
 
     with tempfile.TemporaryDirectory(prefix="centaurus-") as folder:

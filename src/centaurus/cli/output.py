@@ -1,4 +1,4 @@
-"""What commands read and print, and how they end: an error is one message and an exit code."""
+"""Input, output and exit codes of commands: an error is one message and a code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, INPUT, MODEL, OUTPUT, DEVICE = 1, 2, 3, 4, 5, 6
 INTERRUPTED, CLOSED_PIPE, TERMINATED = 130, 141, 143
-# By name, so that the command line imports nothing to know them.
+# By name, so that nothing has to be imported for them.
 CODES = {
     "AudioError": INPUT,
     "SessionError": MODEL,
@@ -46,7 +46,7 @@ WINDOWS = os.name == "nt"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PIPE = "-"
 CORES = os.cpu_count() or 1
-SHOWN = 5  # skipped files that are named
+SHOWN = 5  # skipped files listed by name
 
 Inputs = Annotated[
     list[str] | None, typer.Argument(metavar="[IN]...", help="Audio files, folders, or - for standard input.")
@@ -65,12 +65,12 @@ Threads = Annotated[
 Out = Annotated[
     str | None, typer.Option("--out", "-o", help="File or folder for the results.", show_default="standard output")
 ]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite files that exist.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")]
 
 
 class _Piped(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to ``handled``: rich would end the program with code 1."""
+        """Let ``handled`` deal with it: rich would exit with code 1."""
         raise  # rich calls this while it handles the error
 
 
@@ -83,7 +83,7 @@ def show(text: object) -> None:
 
 
 def show_line(text: str) -> None:
-    """Print a line unchanged and flush it: for results that come one by one."""
+    """Print a line unchanged and flush it: for results that arrive one by one."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -121,8 +121,8 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequ
 def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Callable[[float], object]]:
     """Show the progress of a command on standard error, if that is a terminal; yield a function that moves the bar.
 
-    Nothing is shown where standard output is piped: the lines of that program would run into the bar. Without a total
-    the bar shows that something happens, and with a ``unit`` how many of them are done.
+    Nothing is shown where standard output is piped: the other program's lines would overwrite the bar. Without a
+    total the bar shows activity only, and with a ``unit`` the number done.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -200,7 +200,7 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, ImportError) and error.__cause__ is not None:
-        return exit_code(error.__cause__)  # an extension module makes an import error of an interrupt
+        return exit_code(error.__cause__)  # an extension module turns an interrupt into an ImportError
     if is_closed_pipe(error):
         return CLOSED_PIPE
     if isinstance(error, OSError) and error.errno in FULL:
@@ -209,7 +209,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def is_closed_pipe(error: BaseException) -> bool:
-    """Return whether standard output has no reader any more; Windows calls that an invalid argument, without a file."""
+    """Return whether the error is a closed pipe on standard output, which Windows reports as EINVAL without a file."""
     if WINDOWS and isinstance(error, OSError) and error.errno == errno.EINVAL:
         return error.filename is None
     return isinstance(error, BrokenPipeError)
@@ -218,7 +218,7 @@ def is_closed_pipe(error: BaseException) -> bool:
 @contextmanager
 def handled() -> Iterator[None]:
     """Run a command in a context that ends it with one line and a code at an interrupt, closed pipe or full disk."""
-    main = threading.current_thread() is threading.main_thread()  # others cannot set what a signal does
+    main = threading.current_thread() is threading.main_thread()  # other threads cannot set signal handlers
     previous = signal.signal(signal.SIGTERM, _terminate) if main else None
     try:
         yield
@@ -228,7 +228,7 @@ def handled() -> Iterator[None]:
     except OSError as error:
         if is_closed_pipe(error) or error.errno in FULL:
             _let_go_of_stdout()
-        fail("the reader of standard output has gone" if is_closed_pipe(error) else error, exit_code(error))
+        fail("standard output was closed by its reader" if is_closed_pipe(error) else error, exit_code(error))
     finally:
         if main:
             signal.signal(signal.SIGTERM, previous)
@@ -256,13 +256,13 @@ class Guarded(TyperGroup):
 def prepare_streams() -> None:
     """Make the standard streams safe to use: closed ones, and consoles that cannot encode every character.
 
-    A file that is opened must not get the number of a closed standard stream: what native code prints would go into it.
+    No opened file may get the descriptor of a closed standard stream: native code would print into it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     if sys.stdout is None:
@@ -298,7 +298,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _let_go_of_stdout() -> None:
     """Discard buffered output, which cannot be written and must not fail again when the interpreter ends."""
-    with suppress(io.UnsupportedOperation):  # it is not a file, but something in memory
+    with suppress(io.UnsupportedOperation):  # an in-memory stream, not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -308,18 +308,18 @@ def raw_layout(raw: str | None, rate: int | None, channels: int) -> Layout | Non
 
     if raw is None:
         if rate is not None:
-            raise typer.BadParameter("--rate describes raw samples: say which kind as well, such as --raw s16le")
+            raise typer.BadParameter("--rate is for raw samples: give their format too, such as --raw s16le")
         return None
     if raw not in {encoding.value for encoding in Encoding}:
         known = ", ".join(encoding.value for encoding in Encoding)
-        raise typer.BadParameter(f"raw samples are one of {known}, got {raw!r}")
+        raise typer.BadParameter(f"--raw should be one of {known}, got {raw!r}")
     if rate is None:
         raise typer.BadParameter("raw samples need their rate, such as --rate 16000")
     return Layout(rate, channels, Encoding(raw))
 
 
 class Task(NamedTuple):
-    """One input to listen to, and where its results go: a file, or standard output."""
+    """One input, and where its results go: a file or standard output."""
 
     open: Callable[[], Source]
     output: Path | None
@@ -345,7 +345,7 @@ def plan_tasks(
         raise typer.BadParameter("--raw describes standard input: give - as the input")
     if not inputs or PIPE in inputs:
         if inputs and len(inputs) > 1:
-            raise typer.BadParameter("- stands for one stream: give no other input beside it")
+            raise typer.BadParameter("- is one stream: it cannot be combined with other inputs")
         if not mic:
             refuse_terminal_input()
         live = (lambda: from_microphone(16_000, device)) if mic else (lambda: from_pipe(sys.stdin.buffer, raw))
@@ -384,7 +384,7 @@ def length(path: Path) -> float:
 def refuse_terminal_input() -> None:
     """Refuse samples from a terminal."""
     if sys.stdin.isatty():
-        raise typer.BadParameter("standard input is a terminal: pipe audio into it, as arecord -f S16_LE -r 16000 | …")
+        raise typer.BadParameter("standard input is a terminal: pipe audio into it: arecord -f S16_LE -r 16000 | …")
 
 
 def run_all(tasks: Sequence[Task], what: str, run: Callable[[Task, Callable[[float], object]], None]) -> None:
@@ -428,7 +428,7 @@ def until_interrupted(source: Source) -> Iterator[list[KeyboardInterrupt]]:
 
 
 def end_recording(interrupts: list[KeyboardInterrupt], repaired: int, mic: bool) -> None:
-    """Report repaired samples. Raise the interrupt of a pipe; it is the normal end of a microphone."""
+    """Report repaired samples. Re-raise an interrupt, except for a microphone, where it is the normal end."""
     note_repaired(repaired)
     if interrupts and not mic:
         raise interrupts[0]
@@ -437,7 +437,7 @@ def end_recording(interrupts: list[KeyboardInterrupt], repaired: int, mic: bool)
 def note_repaired(count: int) -> None:
     """Print how many samples were not finite or out of range, if any were."""
     if count:
-        note(f"{count} samples were not finite (taken as zeros) or far above full scale (limited)")
+        note(f"{count} samples were not finite (replaced by zeros) or far above full scale (clipped)")
 
 
 def note_skipped(skipped: dict[Path, str]) -> None:

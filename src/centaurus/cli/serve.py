@@ -31,16 +31,16 @@ def serve(
     spot: Model = None,
     transcribe: Model = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 lets the system choose.")] = 8765,
-    token: Annotated[str | None, typer.Option(envvar="CENTAURUS_TOKEN", help="Ask clients for this token.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    token: Annotated[str | None, typer.Option(envvar="CENTAURUS_TOKEN", help="Token that clients must send.")] = None,
     streams: Annotated[
         int | None,
-        typer.Option(min=1, help="At most this many streams.", show_default="what one core was measured to run"),
+        typer.Option(min=1, help="At most this many streams.", show_default="as measured for one core"),
     ] = None,
     origin: Annotated[
         list[str] | None, typer.Option(help="A web origin whose pages may connect without a token.")
     ] = None,
-    drain: Annotated[float, typer.Option(min=0.1, help="Seconds that streams have to end after SIGTERM.")] = 30.0,
+    drain: Annotated[float, typer.Option(min=0.1, help="Seconds for open streams to finish after SIGTERM.")] = 30.0,
 ) -> None:
     """Serve models to live streams over WebSocket.
 
@@ -157,11 +157,11 @@ def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
     drawn = picture or f"not drawn: {install_command('plot')}"
     if not quiet:
         output.show(
-            f"A clip of {noisy.seconds:.1f} s, of a speech synthesiser in synthetic noise:\n\n"
+            f"A clip of {noisy.seconds:.1f} s, synthesised speech in synthetic noise:\n\n"
             f"  SI-SDR noisy     {scores['noisy']:6.2f} dB   {out / 'noisy.wav'}\n"
             f"  SI-SDR denoised  {scores['denoised']:6.2f} dB   {out / 'denoised.wav'}\n"
             f"  spectrograms                 {drawn}\n\n"
-            f"Denoised in pieces of 10 ms, as a live stream would come, with {1000 * job.latency:g} ms of latency.\n"
+            f"Denoised in pieces of 10 ms, like a live stream, with {1000 * job.latency:g} ms of latency.\n"
         )
     files_written = {"noisy": out / "noisy.wav", "denoised": out / "denoised.wav", "picture": picture}
     return {
@@ -173,7 +173,7 @@ def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
 
 
 def _in_pieces(job: Any, x: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """Process a signal in pieces of 10 ms, as a live stream comes."""
+    """Process a signal in pieces of 10 ms, like a live stream."""
     import numpy as np
 
     step = rate // 100

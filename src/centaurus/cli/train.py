@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from centaurus.train.run import Run
 
 HIDDEN = ("kind", "step", "best", "seconds", "epoch", "progress", "lr", "norm", "audio_per_second")
-LENGTH = 327_680  # samples of the rows of an index: those of training, so that both use the same one
+LENGTH = 327_680  # samples of a row of an index: as in training, so that both share one index
 EVERY = 1000  # utterances between two lines of progress
 PIECE = 1 << 14  # samples: lengths are padded to multiples of it, so that there are few plans; the network is causal
 
@@ -30,13 +30,13 @@ PIECE = 1 << 14  # samples: lengths are padded to multiples of it, so that there
 def train(
     recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
     settings: Annotated[list[str] | None, typer.Argument(help="key=value, such as minutes=30 batch=8.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A folder of recordings, in any layout that is known.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder of recordings, in any known layout.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper (the default), ours or small; settings change it.")] = None,
-    small: Annotated[bool, typer.Option("--small", help="A network for minutes on two cores: --preset small.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/RECIPE-1, -2 … by default.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="Minutes of training on two cores: --preset small.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run folder to create; runs/RECIPE-1, -2 … by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="A run folder to continue, exactly where it stopped.")] = None,
     corrections: Annotated[
-        Path | None, typer.Option(help="For wake: a folder with missed/ and alarms/ that were kept in use.")
+        Path | None, typer.Option(help="For wake: a folder with missed/ and alarms/ collected in use.")
     ] = None,
     allow_changed_data: Annotated[
         bool, typer.Option("--allow-changed-data", help="With --resume: continue although clips were added or changed.")
@@ -85,19 +85,19 @@ def train(
     if display.first:
         if before is not None and run.last_checkpoint() == before and not json:
             output.show(
-                f"{run.folder} was finished already: nothing was trained. To go on: "
+                f"{run.folder} was finished already: nothing was trained. To continue: "
                 f"centaurus train --resume {run.folder} with more steps=, epochs= or minutes="
             )
         _end(run, standing.step, json)
 
 
 def _stopped(run: Run) -> str:
-    """Return a message about what an interrupted run has kept."""
+    """Return a message about what an interrupted run has saved."""
     if not run.folder.exists():
-        return "stopped before the first step: nothing was kept"
+        return "stopped before the first step: nothing was saved"
     if run.last_checkpoint() is None:
         return f"stopped before the first checkpoint: centaurus train --resume {run.folder} starts again"
-    return f"stopped; centaurus train --resume {run.folder} goes on from its last checkpoint"
+    return f"stopped; centaurus train --resume {run.folder} continues from its last checkpoint"
 
 
 def _check(
@@ -228,7 +228,7 @@ def teacher_logits(
     data: Annotated[Path, typer.Option(help="Recordings with texts: LibriSpeech, MLS, or a pack.")],
     teacher: Annotated[Path, typer.Option(help="A wav2vec2 CTC model as transformers saves it: a local folder.")],
     out: Annotated[Path, typer.Option(help="The folder of logits, to be given to train asr as teacher=FOLDER.")],
-    split: Annotated[str, typer.Option(help="The split whose utterances are done.")] = "train",
+    split: Annotated[str, typer.Option(help="The split to process.")] = "train",
     part: Annotated[str, typer.Option(help="K/N does the K-th of N parts, for N parallel processes.")] = "1/1",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
     json: output.Json = False,
@@ -257,7 +257,7 @@ def teacher_logits(
         return
     for path, reason in written.faults.items():
         output.note(f"{path}: {reason}")
-    output.show(f"{written.done} utterances done, {written.before} were there; logits in {out}")
+    output.show(f"{written.done} utterances done, {written.before} existed already; logits in {out}")
 
 
 def _note_count(count: int, total: int) -> None:
@@ -274,7 +274,7 @@ def get_corpus(
     downloads: Annotated[
         Path | None, typer.Option("--from", help="A folder with archives that you have downloaded.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to make.", show_default="NAME")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder to create.", show_default="NAME")] = None,
     json: output.Json = False,
 ) -> None:
     """Check the archives of a corpus and unpack them; without a name, list the corpora and where they come from.
@@ -319,7 +319,7 @@ def _list_corpora(json: bool) -> None:
 
 def evaluate(
     model: Annotated[str, typer.Argument(help="A model file (.safetensors or .onnx) or a shipped model's name.")],
-    data: Annotated[Path, typer.Option(help="A folder of recordings, in any layout that is known.")],
+    data: Annotated[Path, typer.Option(help="A folder of recordings, in any known layout.")],
     split: Annotated[str | None, typer.Option(help="train, val or test; by default test, or val without one.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Evaluate this many clips, evenly spaced; 0 for all.")] = 0,
     noise: Annotated[Path | None, typer.Option(help="Noise to mix speech with.")] = None,
@@ -392,7 +392,7 @@ def _network(model: str) -> Model:
 
     meaning = TASKS[net.task].outputs
     if meaning and not known.get(meaning):
-        raise ValueError(f"{model} does not say what its {meaning} are: its outputs cannot be read")
+        raise ValueError(f"{model} has no {meaning} in its settings: its outputs cannot be decoded")
     rate, classes, tokens = int(known["sample_rate"]), known.get("classes", ()), known.get("tokens", ())
 
     def listen() -> Any:
@@ -439,14 +439,14 @@ def export(
         ),
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="Of a step in C: fp32, fp16, or int16 and int8 with a scale for every column.")
+        str, typer.Option(help="Weights in C: fp32, fp16, or int16 and int8 with a scale for every column.")
     ] = "fp32",
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.")] = False,
     json: output.Json = False,
 ) -> None:
     """Write a model's streaming step as ONNX or C.
 
-    It is compared with torch before it gets its name.
+    It is compared with torch before it is saved.
     """
     check_file(name)
     from centaurus.system import OutputError
@@ -488,7 +488,7 @@ def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bo
 
     for target in targets.values():
         if target.suffix == ".c" and target.with_suffix(".h").exists() and not force:
-            raise FileExistsError(f"{target.with_suffix('.h')} is there already: -f overwrites it")
+            raise FileExistsError(f"{target.with_suffix('.h')} exists already; -f overwrites")
     net = network(name)
     made = {}
     for samples, target in targets.items():
@@ -505,12 +505,12 @@ def _write_c(name: str, targets: dict[int | None, Path], weights: str, force: bo
         )
     output.show_table(["file", f"{weights} weights", "memory", "chunk", "off by"], rows)
     if any(one.difference is None for one in made.values()):
-        output.note("there is no C compiler here (CC, cc, gcc, clang): the step was not compared with torch")
+        output.note("no C compiler was found (CC, cc, gcc, clang): the step was not compared with torch")
 
 
 def push(
     model: Annotated[str, typer.Argument(help="A .safetensors or .onnx file, or a shipped model's name.")],
-    repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Made if it does not exist.")],
+    repository: Annotated[str, typer.Argument(metavar="USER/MODEL", help="Created if it does not exist.")],
     private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
 ) -> None:
     """Upload a model to the Hugging Face Hub.

@@ -38,8 +38,8 @@ SILENT = 1e-10  # power of the top band below which there is no noise to remove:
 MODEL = DENOISER.model
 LONGEST = 60  # seconds of a spectrogram: columns of a longer one average over too much time
 SETTLED = 4  # seconds of a stream after which its largest lag has occurred
-LONG = 900  # seconds of a file from which on compiling a step takes less time than it saves
-HOPS = 16  # of a compiled step for files: weights are read once for all of them
+LONG = 900  # seconds of a file above which compiling a step saves more time than it takes
+HOPS = 16  # per compiled step for files: weights are read once for all of them
 TWO = min(2, os.cpu_count() or 1)  # threads of a compiled step for one long file
 PIECE = 30.0  # seconds of a long file at a time: about a hundred steps, of which two threads overlap all but a few
 SHORTEST = 1024  # samples of a spectrogram; shorter signals are padded
@@ -49,7 +49,7 @@ class UpperBand:
     """Splits an input of ``rate`` at half the network's rate and scales the band above.
 
     The gain is the square root of the ratio of powers, network's output to input, in the network's top band. It is at
-    most one, and goes linearly from one frame of the network to the next, so it does not depend on how a stream is cut.
+    most one and interpolated linearly between frames, so it does not depend on how a stream is split.
     """
 
     def __init__(self, rate: int, network_rate: int, channels: int) -> None:
@@ -165,10 +165,10 @@ class Denoiser:
         self._start()
 
     def _start(self) -> None:
-        self._dry: Block = np.zeros((self.channels, 0), np.float32)  # the input that has no output yet
-        self._ready: Block = np.zeros((self._back.channels, 0), np.float32)  # clean, and below it the input's low band
+        self._dry: Block = np.zeros((self.channels, 0), np.float32)  # input without output yet
+        self._ready: Block = np.zeros((self._back.channels, 0), np.float32)  # clean, then the input's low band
         self._late: Block = np.zeros((self.channels, self.delay), np.float32)  # output that is due in later blocks
-        self._early = self.session.settings.delay  # samples of the network that belong before the start
+        self._early = self.session.settings.delay  # samples of the network's output that precede the input
         if self._upper is not None:
             self._upper.reset()
 
@@ -179,7 +179,7 @@ class Denoiser:
 
     @property
     def removed_above(self) -> float | None:
-        """The frequency in Hz above which nothing is left of the input, if there was anything."""
+        """The frequency in Hz above which the input was removed, if it had anything there."""
         network_rate = self.session.settings.rate
         return network_rate / 2 if network_rate < self.rate and self._wet == 1.0 and self._upper is None else None
 
@@ -323,7 +323,7 @@ class Sink(Protocol):
 
 
 class Stopped(Exception):  # noqa: N818
-    """The work was stopped from outside."""
+    """The job was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class Options:
     attn_limit_db: float | None = None
     threads: int | None = None  # of the network; None: two for a compiled step where there are two cores, else one
     engine: str = "auto"  # "c" or "onnxruntime"; "auto" compiles the model for long files where that is possible
-    band: Band = "full"  # what lies above the network's band is scaled; "narrow" removes it
+    band: Band = "full"  # audio above the network's band is scaled; "narrow" removes it
 
     def compiles(self, seconds: float) -> bool:
         """Return whether a file of that length is denoised by a compiled step."""
@@ -450,7 +450,7 @@ def denoise_stream(
 
 
 class FileDenoiser:
-    """Denoises files one after another, with one session for each rate and channel count. Not for two threads."""
+    """Denoises files one after another, with one session for each rate and channel count. Not thread-safe."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -459,7 +459,7 @@ class FileDenoiser:
     def run(
         self, job: Job, overwrite: bool = False, on_seconds: Callable[[float], object] = lambda seconds: None
     ) -> Report:
-        """Denoise one file; the result appears whole or not at all."""
+        """Denoise one file; the result is written atomically."""
         source = open_source(job.source)
         seconds = (source.frames or 0) / source.rate
         compiled = self.options.compiles(seconds)

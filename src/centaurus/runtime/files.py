@@ -1,4 +1,4 @@
-"""Files in and out: formats that libsndfile does not know, by ffmpeg, and which file goes where.
+"""Input and output files: formats that libsndfile lacks, by ffmpeg, and the names of results.
 
 m4a, mp4, mkv, webm … need the ffmpeg program on the PATH. The names of all results are known before anything is
 computed.
@@ -34,7 +34,7 @@ AUDIO = {".m4a": "ipod", ".aac": "adts", ".wma": "asf", ".mka": "matroska"}
 VIDEO = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm", ".avi": "avi"}
 CONTAINERS = AUDIO | VIDEO
 AAC = ("-c:a", "aac")  # for Matroska, for which ffmpeg's default is an encoder that not every build has
-# Insert silence where the audio of a video starts late or has gaps, to stay in sync with the pictures.
+# Insert silence where the audio of a video starts late or has gaps, to stay in sync.
 ON_TIME = ("-af", "aresample=async=1:first_pts=0")
 QUIET = ("-nostdin", "-hide_banner", "-loglevel", "error")
 LOCAL = ("-protocol_whitelist", "file,pipe")  # a playlist may name URLs: those are not read
@@ -83,14 +83,14 @@ def _cut(path: str | os.PathLike[str]) -> str:
 
 
 def from_container(path: str | os.PathLike[str]) -> Source:
-    """Open the first audio track of a file, decoded as it is read; that of a video in sync with its pictures.
+    """Open the first audio track of a file, decoded as it is read; that of a video in sync with its frames.
 
     A truncated file is an error.
     """
     if not Path(path).is_file():
         raise AudioError("no such file", path)
     if cut := _cut(path):
-        raise AudioError(f"is cut short: {cut}", path)
+        raise AudioError(f"is truncated: {cut}", path)
     times = ON_TIME if Path(path).suffix.lower() in VIDEO else ()
     decoded = ["-map", "0:a:0", *times, "-c:a", "pcm_f32le", "-f", "wav", "-"]
     command = [program(path), *QUIET, *LOCAL, "-i", _file(path), *decoded]
@@ -122,8 +122,8 @@ def _blocks(reader: Reader, process: subprocess.Popen[bytes], complaints: Any) -
 class ContainerSink:
     """Audio into a container that ffmpeg writes: ``original`` with its audio replaced, if that is one as well.
 
-    Video is copied, and so are title and tags; subtitles too, or converted for another kind of container. The file
-    appears whole or not at all.
+    Video, title and tags are copied; so are subtitles, converted if the container needs it. The file is written
+    atomically.
     """
 
     def __init__(
@@ -174,14 +174,14 @@ class ContainerSink:
         if self._process.wait() and failure is None:
             failure = self._failure()
         if failure is None and not self._is_whole():
-            failure = OutputError("could not be written whole; is the disk full?", self.path)
-        # An error leaves through the stack, so that the temporary file is removed and nothing takes its name.
+            failure = OutputError("could not be written completely; is the disk full?", self.path)
+        # An error unwinds the stack, which removes the temporary file instead of renaming it.
         self._stack.__exit__(type(failure) if failure else None, failure, None)
         if failure is not None and error is None:
             raise failure
 
     def _is_whole(self) -> bool:
-        """Return whether all that was written is on the disk: ffmpeg may exit with 0 although the disk is full."""
+        """Return whether the file on disk is complete: ffmpeg may exit with 0 although the disk is full."""
         try:
             with self._temporary.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -218,7 +218,7 @@ def _reason(complaints: Any) -> str:
     first = complaints.read().decode(errors="replace").strip().partition("\n")[0]
     if "matches no streams" in first:
         return "it has no audio track"
-    return re.sub(r"^\[[^]]*\] ", "", first)[:200] or "ffmpeg does not say why"
+    return re.sub(r"^\[[^]]*\] ", "", first)[:200] or "ffmpeg gives no reason"
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _walk(folder: Path, located: Inputs, output: Path | None) -> None:
             located.skipped[path] = "needs ffmpeg, which is not on the PATH" if is_container(path) else "not audio"
     if len(located.files) == before:
         kinds = ", ".join(sorted({*EXTENSIONS, *(CONTAINERS if is_available() else ())}))
-        raise AudioError(f"holds no audio files ({kinds})", folder)
+        raise AudioError(f"contains no audio files ({kinds})", folder)
 
 
 def plan_jobs(
@@ -332,7 +332,7 @@ def _check_folder(output: str, suffix: str | None) -> None:
 def _check(jobs: Sequence[Job], overwrite: bool) -> None:
     twice = [path for path, count in Counter(job.output for job in jobs).items() if count > 1]
     if twice:
-        raise OutputError("would be written twice, by different inputs: give another folder with -o", twice[0])
+        raise OutputError("would be the result of two inputs: give another folder with -o", twice[0])
     there = [job.output for job in jobs if os.path.lexists(job.output)]
     if there and not overwrite:
         more = f", and {len(there) - 1} more" if len(there) > 1 else ""
@@ -345,7 +345,7 @@ def open_source(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
 
 
 def open_sink(job: Job, layout: Layout, frames: int | None = None, overwrite: bool = False) -> Writer | ContainerSink:
-    """Open the file to write; a video keeps its pictures. ``frames`` is the length if it is known."""
+    """Open the file to write; a video keeps its video track. ``frames`` is the length if it is known."""
     if is_container(job.output):
         return ContainerSink(job.output, layout, job.source, overwrite)
     return open_writer(job.output, layout, frames, overwrite, like=job.source)

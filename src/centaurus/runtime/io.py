@@ -55,9 +55,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not 1000 <= self.rate <= 1_000_000:
-            raise AudioError(f"a sample rate between 1 kHz and 1 MHz is needed, got {self.rate} Hz")
+            raise AudioError(f"the sample rate should be between 1 kHz and 1 MHz, got {self.rate} Hz")
         if not 1 <= self.channels <= CHANNELS:
-            raise AudioError(f"between 1 and {CHANNELS} channels are possible, got {self.channels}")
+            raise AudioError(f"there should be 1 to {CHANNELS} channels, got {self.channels}")
 
     @property
     def frame(self) -> int:
@@ -106,7 +106,7 @@ class Reader:
     def __init__(self, stream: BinaryIO, raw: Layout | None = None, name: str = "standard input") -> None:
         self.name, self.wav = name, raw is None
         self._stream = stream
-        self._left: int | None = None  # bytes of samples that the header still announces; None: until the end
+        self._left: int | None = None  # bytes of samples left by the header; None: until the end
         self.layout = raw or self._header()
 
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
@@ -118,7 +118,7 @@ class Reader:
             if whole:
                 yield decode(data[:whole], self.layout)
         if self._left:
-            raise AudioError(f"ended {self._left:,} bytes before the length its WAV header promised", self.name)
+            raise AudioError(f"ended {self._left:,} bytes before the length in its WAV header", self.name)
         while self.wav and _read_available(self._stream, READ):
             pass  # chunks after the samples: the writer should not see a broken pipe
 
@@ -147,7 +147,7 @@ class Reader:
             else:
                 self._skip(size + size % 2)
         if layout is None:
-            raise AudioError("its WAV header has samples before their format", self.name)
+            raise AudioError("its WAV header has the samples before their format", self.name)
         length = long if size == UNKNOWN and long else size
         known = length < 1 << 62 and not (length == size and (is_streamed(size) or size == ARECORD))
         self._left = length // layout.frame * layout.frame if known else None
@@ -160,10 +160,10 @@ class Reader:
         name = {PCM: "u8" if bits == 8 else f"s{bits}le", FLOAT: f"f{bits}le"}.get(tag)
         known = {encoding.value: encoding for encoding in Encoding}
         if name not in known:
-            raise AudioError(f"WAV of kind {tag} with {bits} bits is not known: only PCM and float", self.name)
+            raise AudioError(f"WAV format {tag} with {bits} bits is not supported: only PCM and float", self.name)
         layout = Layout(rate, channels, known[name])
         if align != layout.frame:
-            raise AudioError(f"its WAV header says {align} bytes a frame, which should be {layout.frame}", self.name)
+            raise AudioError(f"its WAV header says {align} bytes per frame, expected {layout.frame}", self.name)
         return layout
 
     def _read_exactly(self, count: int) -> bytes:
@@ -193,7 +193,7 @@ def _read_available(stream: BinaryIO, count: int) -> bytes:
 
 
 def _write_all(stream: BinaryIO, data: bytes) -> None:
-    """Write all of ``data``, and wait while a non-blocking stream takes no more."""
+    """Write all of ``data``, waiting while a non-blocking stream is full."""
     raw, rest = getattr(stream, "raw", stream), memoryview(data)
     while rest:
         count = raw.write(rest)
@@ -306,7 +306,7 @@ def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
     """Open an audio file in blocks of about ``seconds`` seconds. A truncated one is an error, at once or at its end."""
     about = info(path)
     if about.truncated:
-        raise AudioError(f"is cut short: {about.truncated}", path)
+        raise AudioError(f"is truncated: {about.truncated}", path)
     pieces = _complete(path, max(1, round(about.rate * seconds)), about.frames)
     encoding = next((known for known, name in SUBTYPES.items() if name == about.subtype), Encoding.S16)
     layout = Layout(about.rate, about.channels, encoding)
@@ -319,7 +319,7 @@ def _complete(path: str | os.PathLike[str], frames: int, expected: int) -> Itera
         count += block.shape[-1]
         yield block
     if count < expected:
-        raise AudioError(f"is cut short: {count} of {expected} frames could be decoded", path)
+        raise AudioError(f"is truncated: {count} of {expected} frames could be decoded", path)
 
 
 def from_pipe(stream: BinaryIO, raw: Layout | None = None) -> Source:
@@ -351,7 +351,7 @@ def as_rows(samples: ArrayLike) -> NDArray[np.float32]:
 class Intake:
     """Resample blocks to the network's rate. NaN and infinity become zeros, other samples are clipped to ±``peak``.
 
-    Both are counted in ``repaired``. A live stream cannot be refused halfway, and NaN would never leave the network's
+    Both are counted in ``repaired``. A live stream cannot be refused halfway, and NaN would stay in the network's
     state.
     """
 
@@ -395,7 +395,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot be made a folder: {error.strerror}", path) from error
+        raise OutputError(f"cannot be created as a folder: {error.strerror}", path) from error
 
 
 def open_writer(
@@ -405,7 +405,7 @@ def open_writer(
     overwrite: bool = False,
     like: str | os.PathLike[str] | None = None,
 ) -> Writer:
-    """Open an audio file to write blocks of a layout; it appears whole or not at all. ``frames`` is its length."""
+    """Open an audio file to write blocks of a layout, atomically. ``frames`` is its length."""
     suffix = Path(path).suffix.lower()
     large = frames is None or frames * layout.frame > LARGE
     subtype = subtype_in(suffix, layout.encoding)

@@ -24,7 +24,7 @@ from centaurus.verification import Law, Verification
 
 Samples = NDArray[np.float32]
 ROWS, TOLERANCE = 3, 1e-4
-DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this part of a hop
+DELAY_SHARE = 16  # a trained filter may move the peak of an impulse by this fraction of a hop
 WARM, LEAST, MOST = 10, 20, 100_000  # steps before timing, and steps that are timed
 # Prints the resident bytes that a model adds to a process with numpy and onnxruntime.
 WEIGH = """
@@ -107,7 +107,7 @@ def _restored(path: str | Path, session: Session, signal: Samples, whole: Sample
 
 
 def _joined(session: Session, signal: Samples, whole: Samples) -> float:
-    """Measure a stream in the last row, after another one has left it while the rows before it continued."""
+    """Measure a stream that joins the last row after another one has left it, while the other rows continue."""
     late = session.settings.chunk
     session.join()
     session.join()
@@ -123,7 +123,7 @@ def _joined(session: Session, signal: Samples, whole: Samples) -> float:
 
 
 def _lateness(session: Session) -> float:
-    """Return the samples between where an impulse in noise comes out and where the settings say."""
+    """Return the difference in samples between the measured delay of an impulse in noise and the declared one."""
     s, rng = session.settings, np.random.default_rng(0)
     samples = 4 * s.chunk + 2 * s.delay + 8 * s.hop
     noise = np.repeat(0.01 * rng.standard_normal((1, samples)), ROWS, axis=0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Find a model's file and read the settings it carries."""
+"""Find a model's file and read the settings in it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class StateShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A model's task, rate and pieces, what its outputs mean, and the states it carries.
+    """A model's task, rate, chunk, meaning of outputs, and states.
 
     ``chunk`` samples go in at a time, a multiple of ``hop``; ``ratio`` frames come out for every sample. The output of
     a sample is ``delay`` samples late, so it is available at most ``latency`` = chunk + delay samples after its input.
-    A keyword spotter may carry the ``threshold`` it was chosen for and the ``window`` in seconds that it averages over.
-    Samples beyond ±``peak`` are outside the range of the model and are limited to it.
+    A keyword spotter may have a ``threshold`` and the ``window`` in seconds that it averages over. Samples beyond
+    ±``peak`` are clipped.
     """
 
     task: str
@@ -150,7 +150,7 @@ def check_kind(path: str | os.PathLike[str], accepted: tuple[str, ...]) -> None:
         raise SessionError("is audio, not a model", path)
     if suffix in CHECKPOINTS:
         raise SessionError(
-            f"is a pickle of torch, which is not read: ct.save(net, {Path(path).stem + WEIGHTS!r})", path
+            f"is a torch pickle, which is not read: use ct.save(net, {Path(path).stem + WEIGHTS!r})", path
         )
 
 

@@ -28,11 +28,11 @@ from centaurus.system import cache_folder, write_file
 FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
 MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
 SOURCE = ".c"
-WRAPPER = Path(__file__).with_name("step.c")  # runs rows of a batch, in halves too
+WRAPPER = Path(__file__).with_name("step.c")  # runs the rows of a batch, also by halves of a step
 STEPS = "steps"  # the folder of the cache that has C files and libraries
 HEAD = 1 << 22  # characters of a C file that are searched for its metadata
 GROUP = 4  # steps that one thread hands to another at once: with 16 hops each, 1 ms of work and 30 µs of waiting
-LINE = 16  # floats in a line of the cache
+LINE = 16  # floats in a cache line
 Samples = NDArray[np.float32]
 
 
@@ -77,7 +77,7 @@ def compile_step(source: Path, target: Path, compiler: list[str], optimize: str 
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             first = (done.stderr.splitlines() or ["no message"])[0]
-            raise SessionError(f"{' '.join(compiler)} cannot compile it: {first:.300}", source)
+            raise SessionError(f"{' '.join(compiler)} failed to compile it: {first:.300}", source)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_file(target, made.read_bytes())
 
@@ -91,8 +91,8 @@ def open_native(source: Path, compiler: list[str]) -> tuple[Native, Settings]:
 def find_source(model: str | os.PathLike[str], hops: int = 1) -> Path | None:
     """Return the C file of a model: itself, or one exported from its weights if torch is installed, else None.
 
-    A C file beside a model is not used, since it is a program: it must be given by its own name. An exported one takes
-    ``hops`` in a step.
+    A C file next to a model is not used, since it is code: it must be named explicitly. An exported one takes ``hops``
+    in a step.
     """
     path = Path(model)
     if path.suffix == SOURCE:
@@ -172,8 +172,8 @@ class Native:
         """Run steps over audio (rows, samples) into output (rows, features, frames) by two threads.
 
         While this thread runs the second halves of a group of steps, another runs the first halves of the next group.
-        Every half sees what it would see in one thread, so the results are the same; ``states`` (rows, floats) advance
-        in place. All arrays are contiguous.
+        Every half has the same inputs as in one thread, so the results are equal; ``states`` (rows, floats) advance in
+        place. All arrays are contiguous.
         """
         rows = len(audio)
         size = -(-(len(self._block) - self.state_floats) // LINE) * LINE

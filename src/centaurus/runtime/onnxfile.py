@@ -1,8 +1,8 @@
-"""Read an ONNX file without running it, and reject everything that no export of ours contains.
+"""Read an ONNX file without running it, and reject everything that ``export_onnx`` does not write.
 
 The reader knows a few messages of onnx.proto, field by field. A field it does not know, one of another wire type, a
 singular field that comes twice (protobuf would merge the two) and a tag or length outside protobuf's range are errors:
-there is nothing in an accepted file that the runtime would see and this check would not. An operator is allowed if it
+the runtime cannot see anything in an accepted file that this check did not. An operator is allowed if it
 has a shape rule; the rules give what a step would allocate and compute before it runs.
 """
 
@@ -22,7 +22,7 @@ from centaurus.runtime.modelfile import SessionError
 
 Shape = tuple[int, ...]
 MOST_STEP_BYTES = 1 << 31  # all values of a step together
-MOST_STEP_OPERATIONS = 100_000_000_000  # about a minute of a slow core
+MOST_STEP_OPERATIONS = 100_000_000_000  # about a minute on a slow core
 ELEMENT_BYTES = 8  # at most: float32 or int64
 ONE, TWO, SEVERAL = range(1, 2), range(2, 3), range(1, 17)
 MOST_FILE_BYTES = 1 << 30
@@ -34,7 +34,7 @@ BYTES_OF = {FLOAT: 4, INT64: 8}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf; groups (3 and 4) are not used by ONNX
 TAG_BYTES, NUMBER_BYTES = 5, 10  # the longest encodings protobuf reads
 MOST_TAG, MOST_LENGTH = (1 << 32) - 1, (1 << 31) - 1
-INT32 = (1 << 31) - 1  # protobuf cuts larger values of an int32 or an enum
+INT32 = (1 << 31) - 1  # protobuf truncates larger values of an int32 or an enum
 ATTRIBUTE_VALUES = {1: "f", 2: "i", 7: "ints"}  # AttributeProto.AttributeType
 # Fields that would reach beyond arithmetic on constants, with what a message says about them.
 FORBIDDEN = {
@@ -98,7 +98,7 @@ def infer_shapes(
         where = f"node {position} ({node.operator})"
         missing = [name for name in node.inputs if name not in shapes]
         if missing:
-            raise SessionError(f"{where} reads {missing[0]!r:.60}, which nothing before it makes")
+            raise SessionError(f"{where} reads {missing[0]!r:.60}, which no earlier node produces")
         operands = [shapes[name] for name in node.inputs]
         integers = [constants[name][1] if name in constants else None for name in node.inputs]
         rule, counts = OPERATORS[node.operator]
@@ -476,7 +476,7 @@ class _Message:
                 raise SessionError(f"one {what} in it has {which}, which no file written by centaurus has")
             packed = field.repeated and field.wire == VARINT and wire == BYTES
             if wire != field.wire and not packed:
-                raise _DamagedError(f"{field.name} of a {what} is encoded as something else")
+                raise _DamagedError(f"{field.name} of a {what} has the wrong wire type")
             if isinstance(value, int) and value > field.most:
                 raise _DamagedError(f"{field.name} of a {what} is out of range")
             self.values[field.name] += _packed(value) if packed else [value]
@@ -529,7 +529,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
         else:
             raise _DamagedError(f"unknown wire type {wire}")
         if length > min(MOST_LENGTH, len(data) - at):
-            raise _DamagedError("it ends in the middle")
+            raise _DamagedError("it is truncated")
         yield number, wire, data[at : at + length]
         at += length
 
@@ -546,10 +546,10 @@ def _varint(data: memoryview, at: int, longest: int) -> tuple[int, int]:
     number = 0
     for position in range(longest):
         if at >= len(data):
-            raise _DamagedError("it ends in the middle")
+            raise _DamagedError("it is truncated")
         byte = data[at]
         at += 1
         number |= (byte & 127) << 7 * position
         if byte < 128:
             return number, at
-    raise _DamagedError("a number in it does not end")
+    raise _DamagedError("a varint in it does not end")

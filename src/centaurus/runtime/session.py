@@ -44,7 +44,7 @@ REFUSALS = (
     errors.InvalidProtobuf,
     errors.NotImplemented,
     errors.RuntimeException,
-    UnicodeDecodeError,  # in a message of onnxruntime about a name that is not UTF-8
+    UnicodeDecodeError,  # from an onnxruntime message with a name that is not UTF-8
 )
 
 
@@ -73,9 +73,9 @@ class Session:
     """A model's file, run piece by piece: pieces of any length in, the frames that are ready out.
 
     ``model`` is an ONNX file written by ``centaurus export`` or the name of a shipped model. The ``batch`` rows are
-    streams that advance together; a stream may ``join`` a free row and ``leave`` it. States, input and output live in
-    arrays that are made once: a step allocates nothing but its result. ``engine="c"`` runs a step of ``hops`` compiled
-    by the C compiler that is there, where the model has one (docs/devices.md), else onnxruntime; ``engine`` says which.
+    streams that advance together; a stream may ``join`` a free row and ``leave`` it. Arrays of states, input and output
+    are allocated once: a step allocates only its result. ``engine="c"`` runs a step of ``hops`` compiled by the local
+    C compiler where the model has one (docs/devices.md), else onnxruntime; ``engine`` says which.
     ``threads`` are those of onnxruntime (0: one for each core). A compiled step uses two where there are more than one
     and a piece has many steps, with the same results.
     """
@@ -141,8 +141,8 @@ class Session:
     def step(self, rows: Sequence[int], x: Samples) -> Samples:
         """Advance some rows by one chunk, x (rows, chunk), without changing the others, and return their frames.
 
-        They come as (rows, features, frames). For streams that do not keep pace with one another: after the first
-        step, ``process`` is for sessions that are never stepped.
+        They are (rows, features, frames). For streams that advance independently: a session that uses ``step`` cannot
+        use ``process``.
         """
         count = len(rows)
         if x.shape != (count, self.settings.chunk) or not 1 <= count <= self.batch or self._waiting:
@@ -192,7 +192,7 @@ class Session:
         """Return a free row for a new stream, which starts in silence. Its pieces come in step with the other rows'."""
         free = [row for row in range(self.batch) if row not in self._taken]
         if not free:
-            raise SessionError(f"all {self.batch} rows of this session are taken")
+            raise SessionError(f"all {self.batch} rows of this session are in use")
         self.reset([free[0]])
         self._taken.add(free[0])
         return free[0]
@@ -200,7 +200,7 @@ class Session:
     def leave(self, row: int) -> Samples:
         """End the stream of a row and return its tail as ``flush`` would. The other rows are not affected."""
         if row not in self._taken:
-            raise SessionError(f"no stream has joined row {row}; taken are {sorted(self._taken)}")
+            raise SessionError(f"no stream has joined row {row}; rows in use: {sorted(self._taken)}")
         tail = self._shaped(self._tail()[row : row + 1], True)
         self.reset([row])
         self._taken.remove(row)
@@ -253,7 +253,7 @@ class Session:
         peak = self.settings.peak
         if not np.abs(x).max(initial=0.0) <= peak:  # nor is NaN
             if not np.isfinite(x).all():
-                raise SessionError("the samples contain NaN or infinity, which would never leave the states")
+                raise SessionError("the samples contain NaN or infinity, which would stay in the states")
             x = np.clip(x, -peak, peak)
         return x.astype(np.float32, copy=False)
 
@@ -279,7 +279,7 @@ def _compiled(model: str | os.PathLike[str], hops: int) -> tuple[Native, Setting
 
 
 def _agree(one: Session, other: Session) -> bool:
-    """Return whether two sessions give the same output for noise: the weights beside an ONNX file may be another's."""
+    """Return whether two sessions give the same output for noise: weights next to an ONNX file may be of another."""
     pieces = {name: getattr(other.settings, name) for name in ("name", "card", "chunk", "latency", "states")}
     if replace(one.settings, **pieces) != other.settings:
         return False
@@ -377,7 +377,7 @@ def unpack(data: bytes, settings: Settings, batch: int) -> tuple[Saved, NDArray[
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SessionError(f"these are not the bytes of a saved session, or damaged ones: {error}") from error
     if saved.model != fingerprint(settings):
-        raise SessionError(f"this session was saved with another model than {settings.name!r}")
+        raise SessionError(f"this session was saved with a model other than {settings.name!r}")
     if saved.batch != batch:
         raise SessionError(f"the saved session has {saved.batch} rows, this one has {batch}")
     fits = len(saved.samples) == batch and saved.waiting < settings.chunk and all(row < batch for row in saved.taken)
@@ -386,7 +386,7 @@ def unpack(data: bytes, settings: Settings, batch: int) -> tuple[Saved, NDArray[
         raise SessionError("the saved session is damaged")
     values = np.frombuffer(numbers, "<f4").astype(np.float32)
     if not np.isfinite(values).all():
-        raise SessionError("the saved session holds NaN or infinity, which would stay in the states for ever")
+        raise SessionError("the saved session holds NaN or infinity, which would stay in the states")
     return saved, values
 
 
@@ -396,7 +396,7 @@ def fingerprint(settings: Settings) -> str:
 
 
 class Streaming(Protocol):
-    """The part of a session that a task needs; a row of a server's session has it too."""
+    """The part of a session that a task needs; a lane of a server's engine has it too."""
 
     settings: Settings
 
@@ -434,7 +434,7 @@ class Spotter:
         self.session: Streaming = open_for("classifier", model, batch=1, threads=threads)
         settings = self.session.settings
         if not settings.classes:
-            raise SessionError(f"{settings.name!r:.60} names no classes: export it with their names")
+            raise SessionError(f"{settings.name!r:.60} has no class names: export it with them")
         self._intake = Intake(rate, channels, settings.rate, mono=True, peak=settings.peak)
         self.smoothing = smoothing or smoothing_of(settings)
         self._spotting = Spotting(settings.classes, 1 / float(settings.rate * settings.ratio), self.smoothing, words)
@@ -499,7 +499,7 @@ class Transcriber:
         self.session: Streaming = open_for("recognizer", model, batch=1, threads=threads)
         settings = self.session.settings
         if not settings.tokens:
-            raise SessionError(f"{settings.name!r:.60} names no tokens: export it with its tokenizer")
+            raise SessionError(f"{settings.name!r:.60} has no tokens: export it with its tokenizer")
         vocabulary = Vocabulary.of(settings.tokens)
         self._intake = Intake(rate, channels, settings.rate, mono=True, peak=settings.peak)
         self._collapse = Greedy(vocabulary)
