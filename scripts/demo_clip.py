@@ -2,7 +2,7 @@
 
     apt install espeak-ng && python scripts/demo_clip.py
 
-No recording of anyone goes in. The files are the same for the same espeak-ng: the noise comes from a fixed seed.
+It contains no recordings. The files are the same for the same espeak-ng: the noise has a fixed seed.
 """
 
 from __future__ import annotations

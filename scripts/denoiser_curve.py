@@ -4,7 +4,7 @@
 
 VOICEBANK is the corpus with its training pairs, of which p286 and p287 validate. CURVE.json holds runs by name; with
 RUN, its checkpoints (`checkpoint.pt` of denoise_16k.py, kept under other names) are scored and added to it under that
-name. NETWORK is a table or a model whose network was trained on. The picture is CURVES.png beside the JSON.
+name. NETWORK is a table, or a model with the same structure. The plot is CURVES.png next to the JSON.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ def _draw(runs: dict[str, Any], path: Path) -> None:
         for ax, key, label in zip(axes, ("pesq", "si_sdr"), ("PESQ (wide band)", "SI-SDR, dB"), strict=True):
             values = [point[key] for point in run["curve"]]
             ax.plot(minutes, values, "o-", color=BLUE)
-            ax.annotate(
-                f"{values[-1]:.2f}", (minutes[-1], values[-1]), (0, -14), textcoords="offset points", ha="right"
-            )
+            rises = values[-1] >= values[-2]  # the label goes to the side where the line is not
+            offset = (0, 5 if rises else -14)
+            ax.annotate(f"{values[-1]:.2f}", (minutes[-1], values[-1]), offset, textcoords="offset points", ha="center")
+            ax.margins(y=0.15)
             ax.set(xlabel="CPU-minutes of this run", ylabel=label)
         axes[0].set_title(f"{name}: {run.get('title', '')}, {run['pairs']} pairs", loc="left", fontsize=10)
     figure.savefig(path, dpi=100)

@@ -56,18 +56,18 @@ PACKAGES = {
         music=("defeat.ogg", "gamemusic.ogg", "mainscreen.ogg", "victory.ogg"),
     ),
     "fretsonfire-songs-sectoid": Package("MIT", music=("*.ogg",)),
-    "freedoom": Package("BSD 3-clause", effects=("freedoom2.wad",)),  # animals, machines, doors, blows
+    "freedoom": Package("BSD 3-clause", effects=("freedoom2.wad",)),  # animals, machines, doors, impacts
 }
 FONT = "fluid-soundfont-gm/usr/share/sounds/sf2/FluidR3_GM.sf2"
 
 
 def lay_out(packages: Path, out: Path) -> dict[str, int]:
-    """Convert what the packages have; how many files each kind got. A package that is not there is an error."""
+    """Convert the packages' files; return the number of files of each kind. A missing package is an error."""
     counts = {"effects": 0, "music": 0}
     for name, package in PACKAGES.items():
         folder = packages / name
         if not folder.is_dir():
-            raise SystemExit(f"{folder} is not there: unpack {name} ({package.licence}) to it")
+            raise SystemExit(f"{folder} does not exist: unpack {name} ({package.licence}) into it")
         for kind, patterns in (("effects", package.effects), ("music", package.music)):
             files = sorted({path for pattern in patterns for path in folder.rglob(pattern)})
             sounds = (sound for path in files for sound in sounds_of(path))
@@ -92,7 +92,7 @@ def sounds_of(path: Path) -> Iterator[tuple[Samples, int]]:
 
 
 def write(samples: Samples, rate: int, target: Path) -> bool:
-    """Write a sound as mono at the common rate and peak; whether there was enough of it."""
+    """Write a sound as mono at the common rate and peak; return False if it is too short or silent."""
     x = soxr.resample(samples, rate, RATE)
     peak = np.abs(x).max(initial=0.0)
     if len(x) < SHORTEST or peak == 0:
@@ -107,7 +107,7 @@ Note = tuple[int, int, int, int, int]  # channel, tick at which it begins, ticks
 
 @dataclass(frozen=True)
 class Song:
-    """What stays the same throughout a song: key, scale, chords, and who plays what in which rhythm."""
+    """What is constant in a song: key, scale, chords, instruments and rhythms."""
 
     root: int
     scale: tuple[int, ...]

@@ -103,7 +103,7 @@ def steps(layer: ct.SSM | ct.S6, u: Tensor) -> list[Tensor]:
 RATE = {"sample_rate": 16_000}
 WORDS = [f"word{k}" for k in range(35)]
 TOKENS = {**RATE, "tokens": ["<blank>", *(f"token{k}" for k in range(999))]}
-# torch's CTC waits for the lengths of its rows, whatever is done here: its waits are shown, and none is failed for.
+# torch's CTC always waits for the lengths of its rows: its waits are shown, but do not count as failures.
 TASKS: dict[str, tuple[Callable[[], Objective], int, int]] = {
     "kws-hybrid-8": (lambda: Classify(classifier("kws-hybrid-8", WORDS, settings=RATE)), 64, 16_000),
     "denoiser/hybrid": (lambda: Clean(denoiser("hybrid", settings=RATE)), 8, 2**15),
@@ -209,7 +209,7 @@ def main() -> None:
     """Run every check and report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--compile", action="store_true", help="the networks compiled too: minutes more")
+    parser.add_argument("--compile", action="store_true", help="also compile the networks: takes minutes")
     parser.add_argument("--only", choices=("calibrate", "layers", "networks"))
     chosen = parser.parse_args()
     if chosen.device.startswith("cuda") and not torch.cuda.is_available():

@@ -3,11 +3,11 @@
     python scripts/kws_30_raw.py DATA RUN [key=value ...]
 
 DATA holds the packs kws, librispeech, vctk and noise (docs/data.md), RUN is a new folder. First a teacher that does not
-ship (RUN/teacher.onnx, unless teacher=FILE gives another), then with its answers the words by themselves (RUN/words),
-then, more gently, after other sound as in a stream (RUN/live); a part of the weights of the second in those of the
-first costs hardly a clip and saves alarms. Every setting can be overridden; `start=kws-30-raw minutes=600` goes on from
-the model that ships, `network=kws-hybrid-2` trains a smaller one. Then `centaurus eval RUN/kws-30-raw.safetensors`
-measures it; in src/centaurus/pretrained, `make models` ships it.
+ship is trained (RUN/teacher.onnx, unless teacher=FILE gives another), then the words by themselves with its logits
+(RUN/words), then, at a lower learning rate, words after other audio as in a stream (RUN/live). The result is a weighted
+mean of the last two, which has fewer false alarms at almost the same accuracy. Every setting can be overridden;
+`start=kws-30-raw minutes=600` continues from the model that ships, `network=kws-hybrid-2` trains a smaller one. Then
+`centaurus eval RUN/kws-30-raw.safetensors` measures it; in src/centaurus/pretrained, `make models` ships it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SETTINGS = KeywordSettings(
 
 
 def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings:
-    """Return the settings with a teacher, which takes a quarter as long to train."""
+    """Return the settings with a teacher, which is trained in a quarter of the time."""
     if not settings.teacher and not path.is_file():
         if "RANK" in os.environ:
             raise ValueError("many processes need teacher=FILE: one of them would train it while the others wait")
@@ -62,7 +62,7 @@ def taught(settings: KeywordSettings, data: Path, path: Path) -> KeywordSettings
 
 
 def live(settings: KeywordSettings) -> KeywordSettings:
-    """Return the settings of the second stage: half a second of other sound before each word, as in a stream."""
+    """Return the settings of the second stage: half a second of other audio before each word, as in a stream."""
     return replace(shorter(settings, 0.15), before=0.5, noisy=0.5, background=0.2, lr=0.3 * settings.lr, tuned=0)
 
 

@@ -3,8 +3,8 @@
     python scripts/measure.py DATA OUT [kws-30] [commands]
 
 DATA has the folders kws, librispeech and noise, packs or corpora in their own layouts: their testing list is used, or
-validation where there is none. OUT gets a JSON file a model. What is measured is the ONNX file, streamed as a user
-would: hop after hop, nothing warmed up. Denoisers are measured by measure_denoiser.py.
+validation where there is none. OUT gets one JSON file per model. The ONNX file is measured, streamed as in use: hop
+by hop, without warm-up. Denoisers are measured by measure_denoiser.py.
 """
 
 from __future__ import annotations

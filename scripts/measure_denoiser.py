@@ -6,9 +6,8 @@
 MODEL is an ONNX file or a shipped name, OUT gets ``NAME.json`` and spectrograms. PACKS is the folder of packs (vctk,
 librispeech and noise with validation splits, vbdemand_public20, dns_samples). ``voicebank`` is the official corpus with
 its 824 test pairs; ``music`` a folder of music that was kept out of training, ``voices`` a corpus of speech that was
-(LibriSpeech test-clean; each mixture has another speaker), without which the packs' validation voices are used. What is
-measured is the ONNX file, run as `centaurus denoise` runs it. ``card`` is a Markdown file whose marked part gets the
-figures.
+(LibriSpeech test-clean; each mixture has another speaker), without which the packs' validation voices are used. The
+ONNX file is measured, run as by `centaurus denoise`. ``card`` is a Markdown file whose marked part gets the figures.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def suppression(clean_up: CleanUp, packs: Path, music: Sequence[Samples]) -> dic
 
 
 def level_changes(clean_up: CleanUp, speech: Samples) -> dict[str, float]:
-    """Return how many dB louder clean speech comes out, by how much louder than it is it goes in."""
+    """Return the change of level of clean speech in dB, by the gain in dB that its input has."""
     inputs = {f"{db} dB": (speech * 10 ** (db / 20)).astype(np.float32) for db in (-40, -20, 0, 6)}
     return {name: round(float(audio.dbfs(clean_up(x)) - audio.dbfs(x)), 3) for name, x in inputs.items()}
 

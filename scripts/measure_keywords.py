@@ -3,9 +3,9 @@
     python scripts/measure_keywords.py MODEL OUT --words FOLDER --noise FOLDER [FOLDER ...] --others FOLDER [FOLDER ...]
 
 MODEL is an ONNX file or a shipped name, OUT a folder for MODEL.json and the curve. Words are clips of one word each
-(the testing list where there is one). The first folder of noise, a pack, is what they are put in; false alarms are
-counted in all of them, which may be any folders of sound files, and in the others, hours of speech without the words.
-Every figure of running sound comes from one continuous stream, never reset, counted after its first minute.
+(the testing list where there is one), mixed with the first folder of noise, a pack. False alarms are counted in all
+folders of noise, which may be any folders of audio files, and in the others, hours of speech without the words. Every
+figure of continuous audio is from one stream that is never reset, counted after its first minute.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def accuracy(session: Session, words: Corpus, limit: int) -> dict[str, Any]:
 
 
 def noise_of(folder: Path) -> Corpus:
-    """The validation noise of a pack, or every sound file below a folder."""
+    """The validation noise of a pack, or every audio file below a folder."""
     if (folder / "index.tsv").is_file():
         return open_corpus(folder, ("val",), ("noise",))
     return Corpus("noise", tuple(Clip(file, file.stem) for file in sound_files(folder)))

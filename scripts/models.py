@@ -1,7 +1,7 @@
 """Make the ONNX files and WebAssembly modules that ship from the safetensors beside them: ``make models``.
 
-A model's card is the Markdown file of the same name; its text without the front matter travels in the ONNX file.
-Modules need clang and lld; without them those there stay. ``python scripts/models.py NAME …`` makes these only.
+A model's card is the Markdown file of the same name; its text without the front matter is stored in the ONNX file.
+Modules need clang and lld; without them the existing ones stay. ``python scripts/models.py NAME …`` makes only these.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
-"""Draw the diagrams of docs/architecture.md and cut the README's picture: ``python scripts/pictures.py``."""
+"""Draw diagrams and training curves of the documents and cut the README's picture: ``python scripts/pictures.py``."""
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
 from pathlib import Path
 
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
+
+from centaurus.system import plot_style
 
 DOCS = Path(__file__).parent.parent / "docs"
 OUT = DOCS / "images"
@@ -36,12 +41,12 @@ RUNTIME: list[list[Step]] = [
     [
         ("samples", "a file, pipe, microphone\nor array; any rate", 0),
         ("resample", "audio.signal: to the\nmodel's rate, streaming", 1),
-        ("chunk", "runtime.session: waits\nfor `chunk` samples", 1),
+        ("chunk", "runtime.session: buffers\n`chunk` samples", 1),
         ("step", "onnxruntime: audio and\nstates in and out", 1),
     ],
     [
         ("states", "bound in place: next.X\nis state.X of the next step", 2),
-        ("frames", "aligned by the delay,\ncut to the input's length", 1),
+        ("frames", "delay removed, trimmed\nto the input's length", 1),
         ("task", "denoise: back to the rate\nspot, transcribe: decode", 1),
         ("result", "samples, keywords\nor words with times", 0),
     ],
@@ -98,10 +103,55 @@ def before_after(model: str) -> None:
     save_small(cut, OUT / "before-after.png")
 
 
+def keyword_curve(file: Path) -> None:
+    """Draw the accuracy of ``kws-30-raw`` against updates; dotted lines are where a run ended."""
+    points = json.loads(file.read_text(encoding="utf-8"))
+    figure = Figure(figsize=(6, 3.4))
+    axes = figure.subplots()
+    axes.plot([p["updates"] / 1000 for p in points], [100 * p["accuracy"] for p in points], "o-", markersize=3)
+    for one, two in pairwise(points):
+        if one.get("run") != two.get("run"):
+            axes.axvline(one["updates"] / 1000, color="0.6", linestyle=":", linewidth=1)
+    last = points[-1]
+    axes.annotate(
+        f"{100 * last['accuracy']:.1f}",
+        (last["updates"] / 1000, 100 * last["accuracy"]),
+        (0, 6),
+        textcoords="offset points",
+        ha="center",
+    )
+    axes.text(61, 3, "dotted: a new run", ha="right", color="0.4")
+    axes.set(
+        xlabel="thousand updates of 32 words", ylabel="accuracy of 31 classes, held-out speakers, %", ylim=(0, 100)
+    )
+    figure.savefig(file.with_name(file.stem + "s.png"))
+
+
+def recogniser_curve(file: Path) -> None:
+    """Draw the validation loss and error rates of an hour of training a recogniser of letters."""
+    points = json.loads(file.read_text(encoding="utf-8"))["validation"]
+    minutes = [p["seconds"] / 60 for p in points]
+    figure = Figure(figsize=(9, 3.2))
+    left, right = figure.subplots(1, 2)
+    left.plot(minutes, [p["loss"] for p in points], "o-")
+    left.set(xlabel="minutes of training", ylabel="CTC loss, held-out speaker")
+    for key, name, marker in (("wer", "words", "s-"), ("cer", "letters", "o-")):
+        rates = [100 * p[key] for p in points]
+        right.plot(minutes, rates, marker)
+        right.annotate(
+            f"{name} {rates[-1]:.0f}", (minutes[-1], rates[-1]), (0, 7), textcoords="offset points", ha="right"
+        )
+    right.set(xlabel="minutes of training", ylabel="error rate, held-out speaker, %", ylim=(0, 125))
+    figure.savefig(file.with_name(file.stem + "s.png"))
+
+
 def main() -> None:
     """Draw and cut all of them."""
     OUT.mkdir(exist_ok=True)
     before_after("denoise-16k")
+    with matplotlib.style.context(plot_style()):
+        keyword_curve(DOCS / "models" / "kws-30-raw-curve.json")
+        recogniser_curve(DOCS / "models" / "asr-hour-curve.json")
     draw(TRAINING, "training-step.png")
     draw(RUNTIME, "runtime-chunk.png")
 

@@ -42,7 +42,7 @@ def save_mean(models: Mapping[Path, float], path: Path) -> Path:
 
 
 def train(recipe: str, stages: Mapping[str, Training], data: Path, out: Path) -> Path:
-    """Run the stages that have not been run; the model that the last one ended with. Of many processes one returns."""
+    """Run the missing stages and return the model of the last one; of many processes only one returns."""
     model = ""
     for name, settings in stages.items():
         folder = out / name
