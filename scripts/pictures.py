@@ -77,13 +77,13 @@ def draw(rows: list[list[Step]], name: str) -> None:
     figure.savefig(OUT / name, dpi=110)
 
 
-def save_small(picture: Image.Image, path: Path) -> None:
+def save_small(picture: Image.Image, path: Path, colours: int = COLOURS) -> None:
     """Write a picture with a palette, narrower by steps of a tenth until the file is small enough."""
     width = picture.width
     while True:
         size = (width, round(picture.height * width / picture.width))
         small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-        small.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        small.quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
         if path.stat().st_size <= LARGEST:
             return
         width = round(0.9 * width)
