@@ -205,7 +205,7 @@ CLASSIFIERS |= {
             Row(MEL,      256,  40, window=512),
             Row(POINTWISE,  1,  80,  96, times=4),
         ),
-        expansion=1.2,
+        expansion=1.5,
         high=7600.0,
     ),
     "mel-pooled": ClassifierTable(
