@@ -303,9 +303,6 @@ LABELS = {
 }
 
 
-OFFSET: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
-
-
 def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
     """Plot time over batch, states and length as in the paper, and the time of the arithmetic alone."""
     import matplotlib.pyplot as plt
@@ -319,23 +316,18 @@ def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
                 x = [p[which] for p in line if name in p["seconds"]]
                 y = [p["seconds"][name] * 1e3 for p in line if name in p["seconds"]]
                 if x:
-                    (drawn,) = axis.plot(x, y, marker=marker)
-                    place = (0, 9)
-                    if axis is axes[0]:
-                        axis.annotate(label, (x[0], y[0]), place, **OFFSET, ha="left", color=drawn.get_color())
+                    axis.plot(x, y, marker=marker, label=label)
             if not line:
                 continue
             bound = [p["flops"] / gemm * 1e3 for p in line]
-            axis.plot([p[which] for p in line], bound, "--", color="0.6")
-            if axis is axes[0]:
-                place = (line[-1][which], bound[0])
-                axis.annotate("arithmetic at the GEMM rate", place, (-4, 0), **OFFSET, ha="right", color="0.4")
+            axis.plot([p[which] for p in line], bound, "--", color="0.6", label="arithmetic at the GEMM rate")
             axis.set(
                 xlabel={"batch": "batch, rows", "states": "states N", "length": "length, samples"}[which], yscale="log"
             )
             axis.set_xscale("log", base=2)
             axis.set_xticks([p[which] for p in line], [str(p[which]) for p in line])
         axes[0].set_ylabel("forward and backward, ms")
+        axes[0].legend(fontsize=8)
         figure.savefig(path)
 
 

@@ -154,27 +154,33 @@ def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
     }
 
 
+LABELS = {"before": "older version", "torch": "torch alone", "native": "native kernels", "bf16": "native, bfloat16"}
+
+
 def plot(points: list[dict[str, Any]], path: Path) -> None:
     """Audio-seconds trained in a second of one core, a bar for each version."""
     import matplotlib.pyplot as plt
 
+    from centaurus.system import plot_style
+
     which = list(max((p["cpu_seconds"] for p in points), key=len))[::-1]
     height = 0.8 / len(which)
-    figure, axis = plt.subplots(figsize=(8, 0.9 + 0.75 * len(points)), constrained_layout=True)
-    for offset, name in enumerate(which):
-        values = [p["audio_seconds_per_cpu_second"].get(name, 0.0) for p in points]
-        places = [k + height * (offset - (len(which) - 1) / 2) for k in range(len(points))]
-        bars = axis.barh(places, values, 0.9 * height, label=name, color=f"C{offset}")
-        axis.bar_label(bars, [f"{v:.1f}" if v else "" for v in values], padding=3, fontsize=8)
-    axis.set_yticks(range(len(points)), [p["network"] for p in points])
-    axis.invert_yaxis()
-    axis.margins(x=0.1)
-    rate = max(p["machine"]["gemm_flops_per_second"] for p in points) / 1e9
-    band = max(p["machine"]["bandwidth_bytes_per_second"] for p in points) / 1e9
-    axis.set_xlabel(f"audio-seconds trained in a CPU second (core: {rate:.0f} GFLOP/s GEMM, {band:.0f} GB/s)")
-    axis.legend(frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
+    with plt.style.context(plot_style()):
+        figure, axis = plt.subplots(figsize=(8, 0.9 + 0.75 * len(points)))
+        for offset, name in enumerate(which):
+            values = [p["audio_seconds_per_cpu_second"].get(name, 0.0) for p in points]
+            places = [k + height * (offset - (len(which) - 1) / 2) for k in range(len(points))]
+            bars = axis.barh(places, values, 0.9 * height, label=LABELS.get(name, name))
+            axis.bar_label(bars, [f"{v:.1f}" if v else "" for v in values], padding=3, fontsize=8)
+        axis.set_yticks(range(len(points)), [p["network"] for p in points])
+        axis.grid(visible=False, axis="y")
+        axis.invert_yaxis()
+        axis.margins(x=0.1)
+        rate = max(p["machine"]["gemm_flops_per_second"] for p in points) / 1e9
+        band = max(p["machine"]["bandwidth_bytes_per_second"] for p in points) / 1e9
+        axis.set_xlabel(f"audio-seconds trained in a CPU second (core: {rate:.0f} GFLOP/s GEMM, {band:.0f} GB/s)")
+        axis.legend(loc="lower right")
+        figure.savefig(path)
 
 
 def main() -> None:
