@@ -13,7 +13,7 @@ have no weight. At first most streams are words that follow each other closely, 
 quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
 rounded to bfloat16 where the processor has instructions for it. Minutes are those of the processor, so that what else
 it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the same command goes on.
-``--minutes 0 --start FILE --threshold NUMBER`` only sets the threshold.
+``--minutes 0 --start FILE --threshold NUMBER`` only sets the threshold, with ``--coarse`` it rounds weights as well.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch import nn
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.keywords import without_words
 from centaurus.decode import BACKGROUND
+from centaurus.export.c.layers import LARGEST
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State, map_state, reset
 from centaurus.models import Classifier, Recognizer, classifier, load_network, save
@@ -46,6 +47,7 @@ ROWS, DECAY, POSITIVE, SMOOTHING = 24, 0.02, 3.0, 0.04
 SPARSE = 0.65  # from this share of training on words are further apart, and more of the streams are other speech
 CARRIED = 0.85  # from this share of training on states go from stream to stream
 EVERY = 300  # seconds between checkpoints
+COARSE = 32  # steps of a 16-bit weight that ``--coarse`` keeps apart
 RESET = 4  # rows of a batch whose state starts anew
 CUT = 16  # frames after the seam of two streams: what was said before it may still be heard
 WINDOW = 0.32  # seconds over which the model that ships averages probabilities
@@ -159,6 +161,9 @@ def main() -> None:
     parser.add_argument("--expansion", type=float, help="of the FFNs; of wider ones the largest units are kept")
     add_noise(parser)
     parser.add_argument("--whole", type=float, default=WHOLE, help="share of words that keep all of their clip")
+    parser.add_argument(
+        "--coarse", action="store_true", help="round the FFNs' weights, for a smaller WebAssembly module"
+    )
     parser.add_argument("--negatives", type=float, default=2.5, help="weight of the background; that of words is 3")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -179,7 +184,20 @@ def main() -> None:
         streams.whole = options.whole
         set_noise(streams, options)
         net = train(net, streams, options.minutes, options.lr, options.negatives, options.out.with_suffix(".pt"))
+    if options.coarse:
+        coarsen(net)
     save(net, options.out)
+
+
+@torch.no_grad()
+def coarsen(net: nn.Module) -> None:
+    """Round the weights of the FFNs to 11 bits of their row's largest: as 16-bit integers they compress better."""
+    for name, weight in net.named_parameters():
+        if name.endswith((".wide.weight", ".narrow.weight")):
+            largest = weight.abs().amax(1, keepdim=True)
+            step, most = largest * COARSE / LARGEST["int16"], LARGEST["int16"] // COARSE
+            rounded = torch.round(weight / step).clamp(-most, most) * step
+            weight.copy_(torch.where(weight.abs() == largest, weight, rounded))
 
 
 def deeper(name: str, blocks: int | None, expansion: float | None) -> SpotterTable:

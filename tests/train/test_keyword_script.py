@@ -115,6 +115,21 @@ def test_speech_at_another_speed_is_noise() -> None:
     assert weights[:, :20].all()
 
 
+def test_coarse_weights_are_multiples_of_a_step_and_near_what_they_were() -> None:
+    net = classifier("kws-mel", ["a", BACKGROUND])
+    before = {name: x.clone() for name, x in net.state_dict().items()}
+    kws_30.coarsen(net)
+    for name, x in net.state_dict().items():
+        if not name.endswith((".wide.weight", ".narrow.weight")):
+            assert torch.equal(x, before[name])
+            continue
+        largest = before[name].abs().amax(1, keepdim=True)
+        assert torch.equal(x.abs().amax(1, keepdim=True), largest)
+        assert ((x - before[name]).abs() <= kws_30.COARSE / 32767 * largest).all()
+        steps = torch.round(x / largest * 32767)
+        assert (steps[x.abs() < largest] % kws_30.COARSE == 0).all()
+
+
 def test_any_folder_of_sound_files_is_read_with_its_texts_and_without_who_is_held_out(tmp_path: Path) -> None:
     for name in ("p234_001", "p234_002", "p255_001"):
         soundfile.write(tmp_path / f"{name}.wav", tone(300.0), SECOND)
