@@ -2,20 +2,22 @@
 
     python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 30
     python scripts/commands.py OUT.safetensors … --start commands --renew --spotter SPOTTER.safetensors --minutes 55
+    python scripts/commands.py OUT.safetensors … --channels 144 --states 160 --shared 7 --renew --lr 0.004 --minutes 60
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
-after the first blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
-words begin and end. States are carried from stream to stream in the last fifth: without that a recogniser goes deaf
-as it listens. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very long memory
-for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number that is taken
-from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank NUMBER``
-does only that.
+after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
+words begin and end. States are carried from stream to stream in the last fifth: without that recall falls after
+seconds of listening. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very long
+memory for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number that is
+taken from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank
+NUMBER`` does only that.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +47,7 @@ from centaurus.data import open_corpus
 from centaurus.decode import LATE, MARK
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State
-from centaurus.models import Classifier, Recognizer, load_network, recognizer, save
+from centaurus.models import Classifier, Recognizer, classifier, load_network, recognizer, save
 from centaurus.nn import Serial
 from centaurus.recipes.asr import DEEPER
 from centaurus.recipes.launch import go_on_from
@@ -60,7 +62,6 @@ FRAMES = PER_SECOND / STACK  # of the network in a second
 CTC, SPOTTER, BEGINS = 0.3, 1.0, 0.5  # weights of the losses; that of ends is 1
 NEGATIVES = (0.2, 0.3)  # shares of streams with other speech, at first and from SPARSE on
 PAUSED = ((0.5, 0.3, 0.2), (0.35, 0.3, 0.35))  # shares of the ranges of pauses
-SHARED = 4  # blocks before the loss of the spotter
 
 
 class Both(nn.Module):
@@ -69,13 +70,14 @@ class Both(nn.Module):
     def __init__(self, net: Recognizer, spotter: Classifier) -> None:
         super().__init__()
         self.models = net, spotter
+        shared = len(list(spotter.body.blocks.children()))
         mine = dict(behind_mel(net).named_children())
         blocks = list(mine["blocks"].children())
-        self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:SHARED])})
+        self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:shared])})
         for name, layer in self.first.named_children():
             setattr(spotter.body, name, layer)
         self.spot = Serial({"last": spotter.body.last, "out": spotter.body.out})
-        self.rest = Serial({"blocks": Serial(blocks[SHARED:]), "last": mine["last"], "out": mine["out"]})
+        self.rest = Serial({"blocks": Serial(blocks[shared:]), "last": mine["last"], "out": mine["out"]})
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the spotter (rows, classes, frames) and of the recogniser (rows, tokens, frames)."""
@@ -164,19 +166,30 @@ def main() -> None:
     parser.add_argument("--blank", type=float, default=0.0)
     parser.add_argument("--renew", action="store_true")
     parser.add_argument("--spotter", type=Path, help="a file for the spotter inside")
+    parser.add_argument("--channels", type=int, help="of the blocks, if others than the table's")
+    parser.add_argument("--states", type=int, help="of the blocks, if others than the table's")
+    parser.add_argument("--shared", type=int, default=4, help="blocks before the spotter's answer")
     options = parser.parse_args()
     torch.manual_seed(0)
-    spotter = load_network("kws-30")
-    assert isinstance(spotter, Classifier)
-    names = list(spotter.settings["classes"])[:-1]
-    net = recognizer(DEEPER, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
+    ears = load_network("kws-30")
+    assert isinstance(ears, Classifier)
+    classes = list(ears.settings["classes"])
+    names = classes[:-1]
+    front, blocks = DEEPER.blocks
+    blocks = replace(blocks, channels=options.channels or blocks.channels, states=options.states or blocks.states)
+    table = replace(DEEPER, blocks=(front, blocks))
+    net = recognizer(table, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
+    spotter = classifier(replace(table, blocks=(front, replace(blocks, times=options.shared))), classes)
+    spotter.settings |= ears.settings
+    if spotter.table == ears.table:
+        spotter.load_state_dict(ears.state_dict())
     go_on_from(options.start, net)
     both = Both(net, spotter)
     if options.renew:
         print(f"renewed modes that made {renew(net):.1%} of the layers' responses", flush=True)
     if options.minutes:
         corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
-        streams = read_streams(options, corpora, names, load_network("kws-30"))
+        streams = read_streams(options, corpora, names, ears)
         set_noise(streams, options)
         both = train(both, streams, options.minutes, options.lr, options.out.with_suffix(".pt"))
     net, spotter = both.models

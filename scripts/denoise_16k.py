@@ -1,7 +1,7 @@
 """Train `denoise-16k` and the other denoisers that ship on recorded pairs and on mixtures of our own.
 
     python scripts/denoise_16k.py CORPORA RUN [minutes=110] [decay=0.8] [seed=0] [network=spectral-32] [start=FILE]
-        [precision=bf16] [rows=16] [seconds=3] [own=0.32] [lr=0.0015] [losses=3,3,1.6]
+        [precision=bf16] [rows=16] [seconds=3] [own=0.32] [lr=0.0015] [losses=3,3,1.6] [renew=0.75]
     python scripts/denoise_16k.py CORPORA RUN start=denoise-16k-raw network=same rows=6 seconds=2 losses=1,4,1.6
 
 CORPORA holds folders of sound files, decoded once into a cache:
@@ -15,6 +15,7 @@ learning rate stays constant and falls over the last ``decay`` of the budget. ``
 of the same network, of fewer blocks or of a mask with fewer taps, where the rest starts as the identity; with
 ``network=same`` its own network goes on, whatever it is. ``rows`` of ``seconds`` (of 1.024 s) make an update, a share
 ``own`` of them mixed here; ``losses`` are the weights of the residual, of what is heard, and of the perceptual loss.
+``renew`` is the share of the modes of very long memory that are exchanged at first (renew.py).
 ``precision=bf16`` rounds the inputs of matrix products, which is 1.5 times as fast on processors with such
 instructions. Budgets are CPU time, so that a busy machine trains as long as an idle one.
 """
@@ -36,6 +37,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # rows are short: a second thread
 import numpy as np
 import torch
 from mixing import Mixer, Sources
+from renew import renew
 
 import centaurus as ct
 from centaurus.data import Clip, Corpus, open_corpus, pairs, prepared
@@ -66,6 +68,7 @@ class Settings:
     own: float = 0.32
     lr: float = 1.5e-3
     losses: str = "3,3,1.6"
+    renew: float = 0.0
 
     @property
     def length(self) -> int:
@@ -143,6 +146,7 @@ class Training:
             self.net = ct.denoiser(settings.network)
             if started is not None:
                 grow(self.net, started)
+        renew(self.net, share=settings.renew)
         self.net.train()
         self.optimizer = muon(self.net, settings.lr, WEIGHT_DECAY, self.rounded)
         self.average = {name: x.detach().clone() for name, x in self.net.state_dict().items()}

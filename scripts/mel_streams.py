@@ -404,7 +404,7 @@ class MelStreams:
         return np.resize(np.exp(x), (self.length, BANDS))
 
     def _voice(self) -> Frames:
-        """Return the power of speech three times slower or faster than it was, higher or lower: as of animals."""
+        """Return the power of speech 1.9 to 3.5 times slower or faster, higher or lower: as of animals."""
         r, x = self.rng, self._any(self.speech).frames
         speed = 2.0 ** (r.uniform(0.9, 1.8) * (1 if r.random() < 0.4 else -1))
         place = ((np.arange(self.length) + r.integers(len(x))) * speed).astype(int) % len(x)

@@ -22,7 +22,8 @@ VOICES = 0.45  # share of the pairs whose speech is replaced by another voice's
 RESPED, SPEEDS = 0.4, (0.9, 1.12)  # share of the pairs that are played faster or slower, and how much
 SCENES = 0.25  # share of the pairs whose noise is replaced by a recording of another place
 EXCHANGED, RESCALED = 0.15, 0.35  # shares of the pairs that get the noise of another pair, or another SNR
-RUMBLING, RUMBLE = 0.5, 70.0  # share of the pairs whose noise below this many Hz is changed by itself
+RUMBLING, RUMBLE = 0.2, 70.0  # share of the pairs whose noise below this many Hz is changed by itself
+BORROWED, BORROWED_IN_SCENES = 0.3, 0.7  # shares whose noise gets the rumble of another pair's there
 RECOLOURED, COLOUR = 0.4, 9.0  # share of the pairs whose noise gets another spectrum, and by how many dB at most
 
 
@@ -95,7 +96,10 @@ class Mixer:
             noise = noise * 10 ** (rng.uniform(-10, 4) / 20)
         if rng.random() < RECOLOURED:
             noise = recoloured(rng, noise)
-        if rng.random() < RUMBLING:
+        change = rng.random()
+        if change < (BORROWED_IN_SCENES if kind < SCENES else BORROWED):
+            noise = with_rumble(noise, self._pair_noise(rng, length, speech_rms(clean)))
+        elif change > 1 - RUMBLING:
             noise = rumbling(rng, noise, rms(clean))
         noisy = (clean + noise).astype(np.float32)
         if speed != 1:
@@ -189,11 +193,14 @@ class Mixer:
             at += len(pieces[-1])
         return np.concatenate(pieces)
 
-    def _pair_noise(self, rng: np.random.Generator, length: int) -> Samples:
+    def _pair_noise(self, rng: np.random.Generator, length: int, speech: float = 0.0) -> Samples:
+        """Noise of a pair, there and back again until the row is full; at a level of speech, as loud as beside it."""
         a, b = self.sources.pairs[int(rng.integers(len(self.sources.pairs)))]
         start = int(rng.integers(max(1, a.frames - length)))
         frames = min(a.frames - start, length)
-        return np.resize(self.pair_corpus.load(a, start, frames) - self.pair_corpus.load(b, start, frames), length)
+        noisy, clean = (self.pair_corpus.load(clip, start, frames) for clip in (a, b))
+        noise = np.pad(noisy - clean, (0, length - frames), "symmetric")
+        return noise * speech / (speech_rms(clean) + TINY) if speech else noise
 
     def _recorded(self, rng: np.random.Generator, corpus: Corpus, length: int = 0) -> Samples:
         """Recordings from a random place, one after another until the row is full; short effects with pauses."""
@@ -264,6 +271,13 @@ def rumbling(rng: np.random.Generator, noise: Samples, speech: float) -> Samples
         added = shape * np.fft.rfft(rng.standard_normal(len(noise)))
         added /= np.sqrt(2 * np.square(np.abs(added)).sum()) / len(noise) + TINY
         spectrum += added * speech * 10 ** (rng.uniform(-34, 0) / 20)
+    return np.fft.irfft(spectrum, len(noise)).astype(np.float32)
+
+
+def with_rumble(noise: Samples, other: Samples) -> Samples:
+    """Noise with the rumble of another recording in place of its own."""
+    spectrum, low = np.fft.rfft(noise), np.fft.rfftfreq(len(noise), 1 / RATE) < RUMBLE
+    spectrum[low] = np.fft.rfft(other)[low]
     return np.fft.irfft(spectrum, len(noise)).astype(np.float32)
 
 

@@ -258,3 +258,21 @@ def test_a_full_disk_and_missing_memory_have_codes(
     result = run(capsys, "models", "--json")
     assert result.code == 1
     assert result.err == "centaurus: out of memory\n"
+
+
+@POSIX
+def test_an_interrupt_during_the_import_of_torch_ends_at_once(tmp_path: Path) -> None:
+    """There an exception would abort the process; elsewhere it is raised as usual."""
+    lines = [
+        "import os, signal, sys, types, centaurus.cli as cli",
+        "signal.signal(signal.SIGINT, cli._interrupt)",
+        "torch = sys.modules['torch'] = types.ModuleType('torch')",
+        "torch.__spec__ = types.SimpleNamespace(_initializing=sys.argv[1] == 'early')",
+        "try: os.kill(os.getpid(), signal.SIGINT)",
+        "except BaseException as error: sys.exit(type(error).__name__)",
+    ]
+    for when, code, message in (("early", 130, b"centaurus: interrupted\n"), ("late", 1, b"KeyboardInterrupt\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(lines), when], cwd=tmp_path, capture_output=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (code, message)

@@ -92,19 +92,26 @@ def test_an_index_that_is_nowhere_is_an_error() -> None:
         pair(torch.ones(2, 3), "ab", torch.ones(3, 4), "bc", "az")
 
 
+Products = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> Products:
+    """The matrices that oneDNN multiplies while it counts as faster."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch has no oneDNN here")
+    products: Products = []
+    by_onednn = precision.by_onednn
+    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
+    monkeypatch.setattr(precision, "by_onednn", lambda x, y: products.append((x, y)) or by_onednn(x, y))
+    torch.manual_seed(0)
+    return products
+
+
 @pytest.mark.parametrize("x_transposed", [False, True])
 @pytest.mark.parametrize("y_transposed", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_products_by_onednn(
-    x_transposed: bool, y_transposed: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("torch has no oneDNN here")
-    used = []
-    by_onednn = precision.by_onednn
-    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
-    monkeypatch.setattr(precision, "by_onednn", lambda x, y: used.append(x.shape) or by_onednn(x, y))
-    torch.manual_seed(0)
+def test_products_by_onednn(x_transposed: bool, y_transposed: bool, bias: bool, used: Products) -> None:
     m, k, n = 96, 200, 130
     x = torch.randn(k, m).t() if x_transposed else torch.randn(m, k)
     y = torch.randn(n, k).t() if y_transposed else torch.randn(k, n)
@@ -125,32 +132,18 @@ def test_small_or_sliced_matrices_are_left_to_torch(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_few_large_products_go_one_by_one(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("torch has no oneDNN here")
-    used = []
-    by_onednn = precision.by_onednn
-    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
-    monkeypatch.setattr(precision, "by_onednn", lambda x, y: used.append(x.shape) or by_onednn(x, y))
-    torch.manual_seed(0)
+def test_a_few_large_products_go_one_by_one(shared: bool, used: Products) -> None:
     x = torch.randn(200, 96).t().expand(3, -1, -1) if shared else torch.randn(3, 200, 96).mT
     y = torch.randn(3, 200, 130)
     assert worst([precision.multiplied(x, y)], [x.double() @ y.double()]) < 1e-5
-    assert used == [(96, 200)] * 3
+    assert [x.shape for x, _ in used] == [(96, 200)] * 3
     precision.multiplied(x[:, :8], y)
     assert len(used) == 3
 
 
-def test_a_large_matrix_with_gaps_is_copied_for_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("torch has no oneDNN here")
-    used = []
-    by_onednn = precision.by_onednn
-    monkeypatch.setattr(precision, "onednn_faster", lambda threads: True)
-    monkeypatch.setattr(precision, "by_onednn", lambda x, y: used.append(y.stride()) or by_onednn(x, y))
-    torch.manual_seed(0)
+def test_a_large_matrix_with_gaps_is_copied_for_onednn(used: Products) -> None:
     x, y = torch.randn(64, 128), torch.randn(128, 600)[:, 100:500]
     assert worst([precision.multiplied(x, y)], [x.double() @ y.double()]) < 1e-5
-    assert used == [(400, 1)]
+    assert [y.stride() for _, y in used] == [(400, 1)]
     precision.multiplied(x[:8], torch.randn(128, 6000)[:, :4000])
     assert len(used) == 1  # a copy would cost as much as the product

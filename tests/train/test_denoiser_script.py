@@ -43,6 +43,19 @@ def test_a_checkpoint_resumes_exactly(tmp_path: Path, precision: str) -> None:
     assert all(torch.equal(p, second.average[name]) for name, p in first.average.items())
 
 
+def test_modes_of_long_memory_are_exchanged_where_that_is_asked(tmp_path: Path) -> None:
+    start = tmp_path / "start.safetensors"
+    ct.save(ct.denoiser(TABLE), start)
+    kept, renewed = (
+        Training(tmp_path / str(share), Settings(network=TABLE, start=str(start), renew=share)) for share in (0.0, 0.75)
+    )
+    before = ct.load(start).state_dict()
+    assert all(torch.equal(x, before[name]) for name, x in kept.net.state_dict().items())
+    changed = {name.split(".")[-1] for name, x in renewed.net.state_dict().items() if not torch.equal(x, before[name])}
+    assert changed == {"log_dt", "A_real", "A_imag", "B", "C"}
+    assert all(torch.equal(x, renewed.net.state_dict()[name]) for name, x in renewed.average.items())
+
+
 @torch.no_grad()
 def test_a_deeper_network_starts_as_the_one_with_fewer_blocks() -> None:
     smaller = ct.denoiser(TABLE).eval()

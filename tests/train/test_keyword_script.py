@@ -189,6 +189,8 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
     x = torch.randn(1, BANDS, 64)
     assert torch.allclose(kws_30.behind_mel(inside)(x), best(x)[0], atol=1e-4)
     assert torch.allclose(kws_30.behind_mel(recogniser)(x), best(x)[1], atol=1e-4)
+    save(inside, tmp_path / "inside.safetensors")
+    assert torch.equal(kws_30.behind_mel(load_network(str(tmp_path / "inside.safetensors")))(x), best(x)[0])
 
 
 def test_modes_of_very_long_memory_become_short_ones() -> None:
