@@ -5,12 +5,12 @@
     python scripts/commands.py OUT.safetensors … --channels 144 --states 160 --shared 7 --renew --lr 0.004 --minutes 60
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
-after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known, and where
-words begin and end. States are carried from stream to stream in the last fifth: without that recall falls after
-seconds of listening. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very long
-memory for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number that is
-taken from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE --blank
-NUMBER`` does only that.
+after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known,
+and where words begin and end. States are carried from stream to stream in the last fifth: without that recall falls
+after seconds of listening. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very
+long memory for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number
+that is taken from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE
+--blank NUMBER`` does only that.
 """
 
 from __future__ import annotations

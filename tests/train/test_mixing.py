@@ -74,6 +74,28 @@ def test_rumble_changes_by_itself() -> None:
     assert max(changes) > 10  # up to the level of the speech
 
 
+def test_rumble_of_another_recording_takes_the_place_of_its_own() -> None:
+    rng = np.random.default_rng(0)
+    noise, other = (rng.standard_normal(2 * RATE).astype(np.float32) for _ in range(2))
+    y = mixing.with_rumble(noise, 3 * other)
+    assert y.dtype == np.float32
+    assert band_power(y, 70, 8000) == pytest.approx(band_power(noise, 70, 8000), rel=1e-3)
+    assert band_power(y, 0, 69) == pytest.approx(9 * band_power(other, 0, 69), rel=1e-3)
+
+
+def test_noise_of_a_pair_is_as_loud_beside_other_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    speech = corpus(tmp_path, "speech", 2.0)
+    noisy, clean = (speech.load(speech[k]) for k in (1, 0))
+    mixer = Mixer(Sources([(speech[1], speech[0])], [(speech, 1.0)], speech, None, None), RATE, own=0.0)
+    length = 5 * RATE
+    noise = mixer._pair_noise(np.random.default_rng(0), length)
+    assert np.allclose(noise[: len(clean)], noisy - clean)
+    assert np.allclose(noise[len(clean) : 2 * len(clean)], (noisy - clean)[::-1])  # no jump, which would be a rumble
+    louder = mixer._pair_noise(np.random.default_rng(0), length, speech=2 * mixing.speech_rms(clean))
+    assert np.allclose(louder, 2 * noise, rtol=1e-3)
+
+
 def test_another_colour_keeps_the_power() -> None:
     noise = np.random.default_rng(0).standard_normal(2 * RATE).astype(np.float32)
     shapes = []
