@@ -1,7 +1,7 @@
 """Train `kws-30` and `wake-computer`, the spotters that ship, on streams of mel frames.
 
     python scripts/kws_30.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER … --minutes 60
-    python scripts/kws_30.py MORE.safetensors --words FOLDER … --start OUT.safetensors --minutes 10
+    python scripts/kws_30.py MORE.safetensors --words FOLDER … --start OUT.safetensors --teacher WIDE.safetensors
     python scripts/kws_30.py WAKE.safetensors --table wake-mel --words FOLDER WAKE_FOLDER … --minutes 3
     python scripts/kws_30.py OUT.safetensors --table wake-mel --word computer … --start WAKE.safetensors --minutes 7
 
@@ -9,11 +9,13 @@ FOLDER of words is Speech Commands with its official lists, or folders of words;
 noise packs or any folders; ``--pairs`` takes VoiceBank+DEMAND, whose noise is used. With ``--word`` one word is told
 from everything else. With ``--start`` a model of the same table, or with ``--blocks`` one of fewer, is trained further:
 what it hears in other speech and noise is drawn more often, found anew after two thirds, and words that are said there
-have no weight. At first most streams are words that follow each other closely, later there is more other speech and
-quiet; states are carried from stream to stream at the end, and the weights are an exponential average. Products are
-rounded to bfloat16 where the processor has instructions for it. Minutes are those of the processor, so that what else
-it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the same command goes on.
-``--minutes 0 --start FILE --threshold NUMBER`` only sets the threshold, with ``--coarse`` it rounds weights as well.
+have no weight. ``--teacher`` is a spotter of the same words and frames, such as the one that scripts/commands.py keeps
+with ``--spotter``: its answers to the same streams are learnt beside the labels. At first most streams are words that
+follow each other closely, later there is more other speech and quiet; states are carried from stream to stream at the
+end, and the weights are an exponential average. Products are rounded to bfloat16 where the processor has instructions
+for it. Minutes are those of the processor, so that what else it does changes nothing; every five of them a checkpoint
+OUT.pt is written, from which the same command goes on. ``--minutes 0 --start FILE --threshold NUMBER`` only sets the
+threshold, with ``--coarse`` it rounds weights as well.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from centaurus.data.keywords import without_words
 from centaurus.decode import BACKGROUND
 from centaurus.export.c.layers import LARGEST
 from centaurus.kernels.precision import why_no_bf16
-from centaurus.layer import State, map_state, reset
+from centaurus.layer import Layer, State, map_state, reset
 from centaurus.models import Classifier, Recognizer, classifier, load_network, save
 from centaurus.models.tables import CLASSIFIERS, SpotterTable
 from centaurus.nn import Serial
@@ -53,13 +55,21 @@ CUT = 16  # frames after the seam of two streams: what was said before it may st
 WINDOW = 0.32  # seconds over which the model that ships averages probabilities
 NEGATIVES = (0.15, 0.3)  # shares of streams with other speech, before and after
 PAUSED = ((0.4, 0.4, 0.2), (0.15, 0.35, 0.5))  # shares of the ranges of pauses, before and after
+TAUGHT = 0.7  # share of a teacher's answers in the loss, the rest is for the labels
 
 
 def train(
-    net: Classifier, streams: MelStreams, minutes: float, lr: float, negatives: float, checkpoint: Path
+    net: Classifier,
+    streams: MelStreams,
+    minutes: float,
+    lr: float,
+    negatives: float,
+    checkpoint: Path,
+    teacher: Classifier | None = None,
 ) -> Classifier:
     """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
     body, rounded = behind_mel(net), not why_no_bf16()
+    knows = None if teacher is None else behind_mel(teacher.eval())
     optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
     step, spent = restore(checkpoint, net, optimizer, average, streams)
     begin = time.process_time() - spent
@@ -79,7 +89,8 @@ def train(
                 if state is not None:
                     weights[:, :CUT] = 0
                 logits, state = body.step(x, carried(state, streams))
-        loss = spotted(logits, labels, weights, negatives)
+            answers = None if knows is None else told(knows, x)
+        loss = spotted(logits, labels, weights, negatives, answers)
         descend(net, optimizer, loss)
         step += 1
         average.update(net, step)
@@ -119,12 +130,30 @@ def falling(lr: float, step: int, progress: float) -> float:
     return lr * min(1, (step + 1) / 200) * (0.49 * (1 + math.cos(math.pi * progress)) + 0.02)
 
 
-def spotted(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, negatives: float) -> torch.Tensor:
-    """Cross-entropy of a spotter's logits (rows, classes, frames), the background weighing ``negatives``."""
+def spotted(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    weights: torch.Tensor,
+    negatives: float,
+    answers: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Cross-entropy of a spotter's logits (rows, classes, frames), the background weighing ``negatives``.
+
+    With the ``answers`` of a teacher, probabilities of the same shape, these are the larger part of what is learnt.
+    """
     logits = logits.float().roll(1, 1)  # the background is the last class, and label 0 of the streams
     more = torch.where(labels > 0, POSITIVE, negatives) * weights
     each = nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=SMOOTHING)
+    if answers is not None:
+        taught = nn.functional.cross_entropy(logits, answers.roll(1, 1), reduction="none")
+        each = (1 - TAUGHT) * each + TAUGHT * taught
     return (each * more).sum() / more.sum()
+
+
+@torch.no_grad()
+def told(teacher: Layer, x: torch.Tensor) -> torch.Tensor:
+    """The probabilities (rows, classes, frames) that a teacher gives for mel frames."""
+    return teacher(x).float().softmax(1)
 
 
 def descend(net: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
@@ -154,6 +183,7 @@ def main() -> None:
     add_corpora(parser)
     parser.add_argument("--word", help="one word against everything else")
     parser.add_argument("--table", default="kws-mel", help="kws-mel or wake-mel")
+    parser.add_argument("--teacher", help="a wider spotter of the same words")
     parser.add_argument("--threshold", type=float, default=0.5, help="probability of a report, kept in the file")
     parser.add_argument(
         "--blocks", type=int, help="other than the table's; those that --start lacks add nothing at first"
@@ -183,10 +213,22 @@ def main() -> None:
         streams.positive = 0.6 if options.word else None
         streams.whole = options.whole
         set_noise(streams, options)
-        net = train(net, streams, options.minutes, options.lr, options.negatives, options.out.with_suffix(".pt"))
+        teacher = teacher_of(options.teacher, net) if options.teacher else None
+        checkpoint = options.out.with_suffix(".pt")
+        net = train(net, streams, options.minutes, options.lr, options.negatives, checkpoint, teacher)
     if options.coarse:
         coarsen(net)
     save(net, options.out)
+
+
+def teacher_of(name: str, net: Classifier) -> Classifier:
+    """A spotter with the words and frames of another."""
+    teacher = load_network(name)
+    if not isinstance(teacher, Classifier) or teacher.settings["classes"] != net.settings["classes"]:
+        raise SystemExit(f"{name} should be a spotter of the words of {', '.join(net.settings['classes'])}")
+    if teacher.table.blocks[0] != net.table.blocks[0] or teacher.ratio != net.ratio:
+        raise SystemExit(f"{name} should have mel frames like {net.table.blocks[0]}, got {teacher.table.blocks[0]}")
+    return teacher
 
 
 @torch.no_grad()

@@ -216,6 +216,42 @@ def test_a_recogniser_has_the_width_that_is_asked_for(
     assert torch.equal(*features)
 
 
+def test_a_spotter_learns_what_its_teacher_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    names = ["a", "b", "c", BACKGROUND]
+    x, labels, weights = torch.randn(2, BANDS, 64), torch.zeros(2, 32, dtype=torch.long), torch.ones(2, 32)
+    net, teacher = (classifier("kws-mel", names) for _ in range(2))
+    logits = kws_30.behind_mel(net)(x)
+    answers = kws_30.told(kws_30.behind_mel(teacher), x)
+    assert answers.shape == logits.shape
+    assert torch.allclose(answers.sum(1), torch.ones(2, 32))
+    last = torch.full((2, 32), 3)  # what the labels say: the background is the last class
+    exact = torch.nn.functional.one_hot(last, 4).mT.float()
+    alike, plain = kws_30.spotted(logits, labels, weights, 2.0, exact), kws_30.spotted(logits, labels, weights, 2.0)
+    hard = torch.nn.functional.cross_entropy(logits, last)
+    assert torch.isclose(alike, (1 - kws_30.TAUGHT) * plain + kws_30.TAUGHT * hard)
+    asked = []
+    monkeypatch.setattr(kws_30, "ROWS", 2)
+    monkeypatch.setattr(kws_30, "told", lambda teacher, x: asked.append(x.shape) or answers.new_ones(2, 4, 192) / 4)
+    best = kws_30.train(net, streams(), 0.01, 1e-3, 2.0, tmp_path / "run.pt", teacher)
+    assert asked
+    assert set(asked) == {(2, BANDS, 384)}
+    assert all(torch.isfinite(x).all() for x in best.state_dict().values())
+
+
+@pytest.mark.parametrize(("table", "last", "wrong"), [("kws-mel", "c", "words"), ("kws-mel-fast", "b", "frames")])
+def test_a_teacher_has_the_same_words_and_frames(table: str, last: str, wrong: str, tmp_path: Path) -> None:
+    net = classifier("kws-mel", ["a", "b", BACKGROUND])
+    front, blocks = net.table.blocks
+    tables = {"kws-mel": net.table, "kws-mel-fast": replace(net.table, blocks=(replace(front, resample=128), blocks))}
+    path = tmp_path / "teacher.safetensors"
+    save(classifier(tables[table], ["a", last, BACKGROUND]), path)
+    with pytest.raises(SystemExit, match=f"teacher.safetensors should .* {wrong}"):
+        kws_30.teacher_of(str(path), net)
+    save(net, path)
+    assert kws_30.teacher_of(str(path), net).settings == net.settings
+
+
 def test_modes_of_very_long_memory_become_short_ones() -> None:
     net = classifier("kws-mel", ["a", "b", BACKGROUND])
     layers = [layer for layer in net.modules() if isinstance(layer, SSM)]
