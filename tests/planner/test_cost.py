@@ -49,6 +49,14 @@ def test_native_transforms_take_as_long_as_their_flops_at_their_own_rate() -> No
     assert estimate.backward == pytest.approx(estimate.seconds)
 
 
+def test_a_kernel_with_an_index_outside_the_summed_one_is_a_batch_of_products() -> None:
+    matrices = replace(CALLS, matrix=1.0, call=1e-30)
+    several, one = (cost.contract(rates(matrices), x, y, "ji", "time", False) for x, y in (("in", "jn"), ("n", "jin")))
+    assert several.flops == one.flops
+    assert several.seconds == pytest.approx(3)  # one for each i
+    assert one.seconds == pytest.approx(1)
+
+
 @pytest.mark.parametrize(("rows", "faster"), [(32, 2.4), (20, 1.5), (2, 1.0)])
 def test_native_products_of_bins_are_faster_where_rows_fill_vectors(rows: int, faster: float) -> None:
     free = replace(CALLS, gemm=1e9, spectra=1e30, call=1e-30)

@@ -165,6 +165,8 @@ def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> C
     if not summed:
         once = r.moved(result)
         return r.done(flops / 2, once, 2 * once, result, signal)
+    if domain == "time" and not signal:  # other indices of a kernel lie outside the summed one: a product for each
+        shared, rows = shared * rows // steps, steps
     forward = r.gemm(shared, columns, k, rows)
     back = r.gemm(shared, k, columns, rows) + r.gemm(shared, columns, rows, k)
     arrange = r.moved(r.count(x) * steps) if signal else 0.0
