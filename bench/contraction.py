@@ -275,63 +275,69 @@ def selective(rounds: int) -> dict[str, Any]:
 
 
 def summary(points: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures that docs/speed.md quotes."""
+    """Return the figures that docs/speed.md quotes; those that were not measured are left out."""
     ratios = [p["ratio"]["listing1"] for p in points]
     dominated = [p["ratio"]["listing1"] for p in points if p["kernel_dominates"]]
     other = [p["ratio"]["listing1"] for p in points if not p["kernel_dominates"]]
-    return {
+    figures = {
         "geometric_mean": _geometric_mean(ratios),
         "geometric_mean_of_torch_alone": _geometric_mean([p["torch_ratio"] for p in points]),
         "lowest_of_torch_alone": min(p["torch_ratio"] for p in points),
         "lowest": min(ratios),
-        "lowest_where_kernel_dominates": min(dominated, default=math.nan),
-        "lowest_elsewhere": min(other, default=math.nan),
-        "largest_memory_ratio": max((p["memory_ratio"] for p in points if "memory_ratio" in p), default=math.nan),
+        "lowest_where_kernel_dominates": min(dominated, default=None),
+        "lowest_elsewhere": min(other, default=None),
+        "largest_memory_ratio": max((p["memory_ratio"] for p in points if "memory_ratio" in p), default=None),
     }
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-LABELS = {
-    "planned": "planned",
-    "torch": "torch alone",
-    "listing1": "Listing 1",
-    "listing1_compiled": "Listing 1, compiled",
-    "natural": "natural",
+LINES = {
+    "planned": ("planned", "C0o-"),
+    "torch": ("torch alone", "C3v-"),
+    "listing1": ("Listing 1", "C1s-"),
+    "listing1_compiled": ("compiled", "C5d-"),
+    "natural": ("natural order", "C2^-"),
+    "arithmetic": ("arithmetic", "k--"),
 }
+"""Label, colour, marker and line of each alternative, the same in every picture."""
+TITLES = {"batch": "batch, rows", "states": "states N", "length": "length, samples"}
 
 
-def plot(points: list[dict[str, Any]], gemm: float, path: Path) -> None:
-    """Plot time over batch, states and length as in the paper, and the time of the arithmetic alone."""
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Plot time over batch, states and length as in the paper, and the time of the arithmetic alone if it is known."""
     import matplotlib.pyplot as plt
 
+    gemm = result["machine"].get("gemm_flops_per_second")
     with plt.style.context(plot_style()):
         figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
-        for axis, which in zip(axes, BASE, strict=True):
-            line = [p for p in points if all(p[k] == BASE[k] for k in BASE if k != which)]
-            line.sort(key=lambda p: p[which])
-            for (name, label), marker in zip(LABELS.items(), "ovsd^", strict=True):
-                x = [p[which] for p in line if name in p["seconds"]]
-                y = [p["seconds"][name] * 1e3 for p in line if name in p["seconds"]]
-                if x:
-                    axis.plot(x, y, marker=marker, label=label)
-            if not line:
-                continue
-            bound = [p["flops"] / gemm * 1e3 for p in line]
-            axis.plot([p[which] for p in line], bound, "--", color="0.6", label="arithmetic at the GEMM rate")
-            axis.set(
-                xlabel={"batch": "batch, rows", "states": "states N", "length": "length, samples"}[which], yscale="log"
-            )
+        for axis, (which, title) in zip(axes, TITLES.items(), strict=True):
+            points = [p for p in result["grid"] if all(p[k] == BASE[k] for k in BASE if k != which)]
+            points.sort(key=lambda p: p[which])
+            for name, (label, style) in LINES.items():
+                times = {p[which]: 1e3 * seconds for p in points if (seconds := _seconds(p, name, gemm))}
+                if times:
+                    (line,) = axis.plot(list(times), list(times.values()), style)
+                    end, colour = list(times.items())[-1], line.get_color()
+                    axis.annotate(label, end, (7, 0), textcoords="offset points", va="center", color=colour)
+            axis.set(xlabel=title, yscale="log")
             axis.set_xscale("log", base=2)
-            axis.set_xticks([p[which] for p in line], [str(p[which]) for p in line])
+            axis.set_xticks([p[which] for p in points], [str(p[which]) for p in points])
         axes[0].set_ylabel("forward and backward, ms")
-        axes[0].legend(fontsize=8)
         figure.savefig(path)
 
 
-EXTRAS = ("memory_ratio", "chosen_over_fastest")
+def _seconds(point: dict[str, Any], name: str, gemm: float | None) -> float | None:
+    """Return the time of an alternative at a shape, or of its arithmetic at the GEMM's rate; None if not measured."""
+    if name == "arithmetic":
+        return point["flops"] / gemm if gemm else None
+    return point["seconds"].get(name)
+
+
+EXTRAS = ("memory_ratio", "chosen_over_fastest")  # figures of a shape that --fast does not measure
 PARTS = ("grid", "selective", "growth", "layers", "random")
 
 
@@ -347,9 +353,14 @@ def main() -> None:
     parser.add_argument(
         "--fast", action="store_true", help="no memory and no other plans of the grid, no other orders of layers"
     )
-    parser.add_argument("--out", default="out/contraction")
+    parser.add_argument("--out", default="out/contraction", help="path of the JSON and the picture, without a suffix")
+    parser.add_argument("--draw", action="store_true", help="only draw the picture of the JSON that is there")
     parser.add_argument("--device", default="cpu", help="where to measure: cpu, cuda, cuda:1 …")
     options = parser.parse_args()
+    if options.draw:
+        stored = Path(options.out).with_suffix(".json")
+        plot(json.loads(stored.read_text(encoding="utf-8")), stored.with_suffix(".png"))
+        return
     parts = options.parts or PARTS
     torch.set_default_device(options.device)
     assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"
@@ -359,7 +370,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine()}
 
     def write() -> None:
-        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+        out.with_suffix(".json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
 
     if "grid" in parts:
         values = AXIS[::2] if options.quick else AXIS
@@ -373,15 +384,13 @@ def main() -> None:
                 f"batch {shape[0]:5d} states {shape[1]:5d} length {shape[2]:5d}: "
                 f"{point['seconds']['planned'] * 1e3:8.1f} ms, "
                 + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in point["ratio"].items())
-                + "".join(
-                    f", {name} {point[name]:.2f}" for name in ("memory_ratio", "chosen_over_fastest") if name in point
-                ),
+                + "".join(f", {name} {point[name]:.2f}" for name in EXTRAS if name in point),
                 flush=True,
             )
             result["summary"] = summary(result["grid"])
             write()
         print(json.dumps(result["summary"], indent=1))
-        plot(result["grid"], result["machine"]["gemm_flops_per_second"], out.with_suffix(".png"))
+        plot(result, out.with_suffix(".png"))
     if "selective" in parts:
         result["selective"] = selective(rounds)
     if "growth" in parts:

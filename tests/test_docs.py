@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import runpy
 import sys
@@ -98,6 +99,18 @@ def test_pictures_are_small() -> None:
     pictures = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]
     assert pictures
     assert {path.name: size for path in pictures if (size := path.stat().st_size) > 200_000} == {}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs").rglob("*.json")), ids=lambda p: str(p.relative_to(ROOT / "docs"))
+)
+def test_json_is_strict(path: Path) -> None:
+    """Python's reader takes NaN and Infinity, which JSON does not have."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{path.name} has {constant}")
+
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def test_every_public_name_is_in_the_api_reference() -> None:

@@ -31,15 +31,16 @@ from centaurus.kernels.ops import (
 )
 from centaurus.kernels.pair import align, pair
 from centaurus.kernels.precision import allowed, projecting, without_autocast
-from centaurus.planner.cost import KEPT_BYTES, whole_vectors
+from centaurus.planner.cost import KEPT_BYTES, REAL, whole_vectors
 from centaurus.planner.device import Device
 from centaurus.planner.expression import Expression, parse, sizes_of
 from centaurus.planner.plan import Plan, Step, Value
 from centaurus.planner.search import plan_expression
 
-SPECTRA = 4  # copies of a tile at once where it is transformed: padded, its spectrum, that transposed, and its product
+SPECTRA = 4  # copies of a tile in memory when it is transformed: padded, spectrum, transposed spectrum, product
+LARGE_SHARE = 4  # a batch is large when its largest intermediate exceeds a quarter of a tile's bytes
 MOST_ROWS = {"dft": 64, "fft": 32, "rfft": 32}
-"""Rows of a tile of a large batch, by its transforms: twice as many take up to 1.6 times as long a row."""
+"""Most rows in a tile of a large batch, by transform: with twice as many, a row takes up to 1.6 times as long."""
 
 
 @dataclass(frozen=True)
@@ -270,38 +271,40 @@ class Program:
         return count
 
     def _tile(self, path: list[Step], batch: str) -> tuple[int, bool]:
-        """Rows of the batch in a tile, evened out over the tiles, and whether intermediates are kept for backward.
+        """Return the rows of a tile, equal for all tiles but the last, and whether backward finds intermediates kept.
 
-        They are kept while they are small. A tile of many rows has whole vectors of them: a product of 29 columns takes
-        as long as one of 32.
+        They are kept while they are small. Many rows are rounded to whole vectors: a product of 29 columns takes as
+        long as one of 32. Spectra of a large batch go in tiles of few rows, which are quick to transpose.
         """
         if not batch:
             return 1, True
+        total, largest = self.size[batch], self._largest_row(path, batch)
+        kinds = {step.kind for step in path}
+        rows = max(1, self.plan.tile_bytes // (REAL * largest * (SPECTRA if "rfft" in kinds else 1)))
+        large = REAL * total * largest > self.plan.tile_bytes // LARGE_SHARE
+        if large:
+            rows = min([rows, *(MOST_ROWS[kind] for kind in kinds & MOST_ROWS.keys())])
+        rows, lanes = whole_vectors(rows)
+        tiles = -(-total // rows)
+        tile = min(total, -(-total // (tiles * lanes)) * lanes)
+        small = REAL * total * largest * len(path) <= KEPT_BYTES
+        return tile, tile == total or small
+
+    def _largest_row(self, path: list[Step], batch: str) -> int:
+        """Return the real numbers in a row of the largest intermediate, inside a step or between two."""
         largest = max(self._numbers(v, batch) for step in path for v in (*step.inputs[:1], step.output))
         for step in path:
-            if step.kind in ("dft", "fft"):  # spectra in between
+            if step.kind in ("dft", "fft"):  # spectra of the input and of the output
                 for value in (step.inputs[0], step.output):
                     count = self._numbers(value, batch) // self.samples * (self.plan.fft_length + 2)
                     largest = max(largest, count)
             if step.kind == "chunked":
                 states = "".join(i for i in self.plan.modes + step.inputs[0].indices if i != batch)
-                chunks = -(-self.samples // step.chunk)
-                count = 2 * chunks
+                count = 2 * -(-self.samples // step.chunk)
                 for index in set(states) - {self.expression.time, self.plan.phase}:
                     count *= self.size[index]
                 largest = max(largest, count)
-        total = self.size[batch]
-        kinds = {step.kind for step in path}
-        rows = max(1, self.plan.tile_bytes // (4 * largest * (SPECTRA if "rfft" in kinds else 1)))
-        if (
-            total * largest > self.plan.tile_bytes // 16
-        ):  # spectra of a large batch go in tiles that are quick to transpose
-            rows = min([rows, *(MOST_ROWS[kind] for kind in kinds & MOST_ROWS.keys())])
-        rows, lanes = whole_vectors(rows)
-        tiles = -(-total // rows)
-        tile = min(total, -(-total // (tiles * lanes)) * lanes)
-        small = 4 * total * largest * len(path) <= KEPT_BYTES
-        return tile, tile == total or small
+        return largest
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:
         """The link of a step, how many tensors it takes, and what makes them from the other values."""
