@@ -1,13 +1,14 @@
 """Measure a denoiser on recordings that no training has seen, for its card.
 
     python scripts/measure_denoiser.py MODEL OUT PACKS [voicebank=FOLDER] [music=FOLDER] [voices=FOLDER] [count=12]
-        [card=FILE]
+        [card=FILE] [pictures=only]
 
 MODEL is an ONNX file or a shipped name, OUT gets ``NAME.json`` and spectrograms. PACKS is the folder of packs (vctk,
 librispeech and noise with validation splits, vbdemand_public20, dns_samples). ``voicebank`` is the official corpus with
 its 824 test pairs; ``music`` a folder of music that was kept out of training, ``voices`` a corpus of speech that was
 (LibriSpeech test-clean; each mixture has another speaker), without which the packs' validation voices are used. The
 ONNX file is measured, run as by `centaurus denoise`. ``card`` is a Markdown file whose marked part gets the figures.
+``pictures=only`` draws the spectrograms and measures nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from mixing import Samples, in_room, rms
-from pictures import save_small
+from pictures import save_small, spectrogram_palette
 from PIL import Image
 
 from centaurus import audio
@@ -201,6 +202,14 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def draw(clean_up: CleanUp, signals: Sequence[Pair], path: Path) -> None:
+    """Draw spectrograms of (noisy, clean) pairs and of what is left after denoising: PATH-1.png, PATH-2.png …"""
+    for number, (x, s) in enumerate(signals, 1):
+        picture = path.with_name(f"{path.name}-{number}.png")
+        save_png(picture, {"noisy": x, "denoised": clean_up(x), "clean": s}, RATE)
+        save_small(Image.open(picture), picture, spectrogram_palette())
+
+
 def write_card(card: Path, figures: str) -> None:
     """Replace the text between the marks of a card by these figures."""
     before, rest = card.read_text(encoding="utf-8").split(BEGIN, 1)
@@ -216,6 +225,7 @@ def main(
     voices: str = "",
     count: str = "12",
     card: str = "",
+    pictures: str = "",
 ) -> None:
     """Measure a model and write its JSON and its pictures."""
 
@@ -225,6 +235,9 @@ def main(
     name = Path(model).stem
     out.mkdir(parents=True, exist_ok=True)
     public = loaded(open_corpus(packs / "vbdemand_public20"))
+    draw(clean_up, public[:2], out / name)
+    if pictures == "only":
+        return
     sounds = [Clip(f, f.stem) for f in sound_files(Path(music))] if music else []
     tracks = [x for clip in sounds if len(x := Corpus("music", (clip,)).load(0)) >= 3 * RATE]
     results: dict[str, Any] = {"public pairs": before_and_after(clean_up, public)}
@@ -252,10 +265,6 @@ def main(
         "noisy": interval([audio.dnsmos(x)["ovrl"] for x in recordings]),
         "denoised": interval([audio.dnsmos(clean_up(x))["ovrl"] for x in recordings]),
     }
-    for k, (x, s) in enumerate(public[:2]):
-        picture = out / f"{name}-{k + 1}.png"
-        save_png(picture, {"noisy": x, "denoised": clean_up(x), "clean": s}, RATE)
-        save_small(Image.open(picture), picture)
     (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
     if card:
         write_card(Path(card), markdown(results))

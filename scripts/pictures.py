@@ -77,13 +77,30 @@ def draw(rows: list[list[Step]], name: str) -> None:
     figure.savefig(OUT / name, dpi=110)
 
 
-def save_small(picture: Image.Image, path: Path, colours: int = COLOURS) -> None:
-    """Write a picture with a palette, narrower by steps of a tenth until the file is small enough."""
+def spectrogram_palette() -> Image.Image:
+    """Return a palette of greys for text and axes and of even steps of the spectrograms' colours."""
+    with matplotlib.style.context(plot_style()):
+        steps = matplotlib.colormaps[matplotlib.rcParams["image.cmap"]](range(0, 256, 9), bytes=True)[:, :3]
+    greys = [[level] * 3 for level in range(0, 256, 51)]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([int(part) for colour in (*greys, *steps) for part in colour])
+    return palette
+
+
+def save_small(picture: Image.Image, path: Path, palette: int | Image.Image = COLOURS) -> None:
+    """Write a picture with a palette, narrower by steps of a tenth until the file is small enough.
+
+    ``palette`` is an image that has it, or how many colours to choose.
+    """
     width = picture.width
     while True:
         size = (width, round(picture.height * width / picture.width))
         small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-        small.quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+        if isinstance(palette, int):
+            small = small.quantize(palette, dither=Image.Dither.NONE)
+        else:
+            small = small.quantize(palette=palette, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
         if path.stat().st_size <= LARGEST:
             return
         width = round(0.9 * width)
@@ -92,15 +109,15 @@ def save_small(picture: Image.Image, path: Path, colours: int = COLOURS) -> None
 def before_after(model: str) -> None:
     """Cut the panels ``noisy`` and ``denoised`` and the axis of seconds out of a model's picture of three panels."""
     picture = Image.open(DOCS / "models" / f"{model}-1.png").convert("RGB")
-    width, height = round(0.913 * picture.width), picture.height
+    width, height = round(0.921 * picture.width), picture.height
     panels, axis = (
-        picture.crop((0, 0, width, round(0.622 * height))),
-        picture.crop((0, round(0.939 * height), width, height)),
+        picture.crop((0, 0, width, round(0.627 * height))),
+        picture.crop((0, round(0.944 * height), width, height)),
     )
     cut = Image.new("RGB", (width, panels.height + axis.height), "white")
     cut.paste(panels, (0, 0))
     cut.paste(axis, (0, panels.height))
-    save_small(cut, OUT / "before-after.png")
+    save_small(cut, OUT / "before-after.png", spectrogram_palette())
 
 
 def keyword_curve(file: Path) -> None:

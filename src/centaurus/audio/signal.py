@@ -15,13 +15,14 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from centaurus.system import extra, replacing
+from centaurus.system import extra, plot_style, replacing
 
 Signal = NDArray[np.floating[Any]]
 Samples = NDArray[np.float32]
-COLUMNS = 1200  # about the width of a plot in pixels
+COLUMNS = 1200  # the width of a picture in pixels
 SIZE = 512  # samples of a window
 FLOOR = 80.0  # dB from the brightest colour to the darkest
+DPI = 120  # of a picture ten inches wide
 
 
 def power(x: Signal) -> float:
@@ -208,30 +209,31 @@ def save_png(path: str | os.PathLike[str], signals: Mapping[str, Samples], rate:
     if not signals:
         raise ValueError("there is no signal to plot")
     extra("matplotlib")
+    import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     pictures = {name: spectrogram(x) for name, x in signals.items()}
     # Not the maximum: one click would make everything else dark.
     loudest = max(float(np.quantile(picture, 0.9995)) for picture in pictures.values())
-    figure: Any = Figure(figsize=(10, 0.8 + 2.3 * len(pictures)), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(pictures), 1, sharex=True, squeeze=False)[:, 0]
-    for axis, (name, picture) in zip(axes, pictures.items(), strict=True):
-        seconds = max(1, len(signals[name])) / rate
-        image = axis.imshow(
-            picture,
-            origin="lower",
-            aspect="auto",
-            cmap="magma",
-            vmin=loudest - FLOOR,
-            vmax=loudest,
-            extent=(0.0, seconds, 0.0, rate / 2000),
-            interpolation="nearest",
-        )
-        axis.set_title(name, loc="left", fontsize=10)
-        axis.set_ylabel("kHz")
-    axes[-1].set_xlabel("seconds")
-    figure.colorbar(image, ax=list(axes), label="dB", pad=0.01, aspect=14 * len(pictures))
-    with replacing(path, overwrite) as temporary:
-        figure.savefig(temporary, format="png")
+    with matplotlib.style.context(plot_style()):
+        figure: Any = Figure(figsize=(10, 0.8 + 2.3 * len(pictures)))
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(pictures), 1, sharex=True, squeeze=False)[:, 0]
+        for axis, (name, picture) in zip(axes, pictures.items(), strict=True):
+            seconds = max(1, len(signals[name])) / rate
+            axis.grid(visible=False)
+            image = axis.imshow(
+                picture,
+                origin="lower",
+                aspect="auto",
+                vmin=loudest - FLOOR,
+                vmax=loudest,
+                extent=(0.0, seconds, 0.0, rate / 2000),
+                interpolation="nearest",
+            )
+            axis.set(title=name, ylabel="frequency, kHz")
+        axes[-1].set_xlabel("time, s")
+        figure.colorbar(image, ax=list(axes), label="power, dB", pad=0.01, aspect=14 * len(pictures))
+        with replacing(path, overwrite) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI)
