@@ -1,8 +1,8 @@
-// Our WebAssembly modules against onnxruntime-web in Node, step by step in turns, one thread each.
+// Time a WebAssembly module and onnxruntime-web in Node, in alternating rounds, one thread each.
 //
 //     node bench/web.mjs NODE_MODULES MODEL.wasm MODEL.onnx [seconds] [rounds]
 //
-// Prints JSON: processor seconds for a second of sound, the least of all rounds for each engine. NODE_MODULES holds onnxruntime-web.
+// Prints JSON: CPU seconds per second of audio, the least of all rounds for each engine. NODE_MODULES has onnxruntime-web.
 
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -40,8 +40,8 @@ const engines = {
   async onnxruntime_web(steps) {
     for (let k = 0; k < steps; k++) {
       sound(audio.data);
-      const given = await session.run(feeds);
-      for (const name of session.outputNames) if (name.startsWith("next.")) feeds[`state.${name.slice(5)}`] = given[name];
+      const results = await session.run(feeds);
+      for (const name of session.outputNames) if (name.startsWith("next.")) feeds[`state.${name.slice(5)}`] = results[name];
     }
     return steps * audio.data.length;
   },

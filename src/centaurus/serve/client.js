@@ -25,7 +25,7 @@ export class Stream {
     return new Promise((resolve, reject) => {
       const stream = new Stream(socket, callbacks, resolve, reject);
       socket.onmessage = (event) => stream.#receive(event.data);
-      socket.onerror = () => stream.#fail(new Error(`no stream could be opened at ${url}: it was refused, or the server is full or not running`));
+      socket.onerror = () => stream.#fail(new Error(`no stream could be opened at ${url}: the server refused it, is full or is not running`));
       socket.onclose = (event) => stream.#fail(new Error(event.reason || `the server closed the stream (${event.code})`));
     });
   }

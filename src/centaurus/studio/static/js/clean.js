@@ -1,16 +1,17 @@
-// Denoise a file piece by piece: only the result, kept in Blobs, grows with its length.
+// Denoise a file piece by piece: only the result, which is kept in Blobs, grows with the file's length.
 
 import { Spectrum } from "./fft.js";
 import { FINE, Resampler } from "./resample.js";
 import { CleanStream, join } from "./stream.js";
 
 const PIECE = 2; // seconds read at a time
-const STORED = 1 << 22; // samples of one Blob of the result: browsers can move large Blobs to disk
-const BINS = 512;
-const COLUMNS = 900; // of the spectrogram of the whole file, at most
-const LEAST_STEP = 256; // samples between columns
+const STORED = 1 << 22; // samples in one Blob of the result: browsers can move large Blobs to disk
+const BINS = 512; // of a spectrum; the window has twice as many samples
+const COLUMNS = 900; // most columns of the spectrogram of a file
+const LEAST_STEP = 256; // least samples between columns
 
-// Denoised samples of a source at the network's rate, as Blobs of interleaved float32.
+// Denoises a source. Resolves to Blobs of interleaved float32 samples at the network's rate, and the file's format; report
+// is called with messages of progress and columns of the spectrograms.
 export async function cleanFile(source, makeNetwork, report) {
   const lines = Array.from({ length: source.channels }, () => {
     const network = makeNetwork();
@@ -72,7 +73,7 @@ class Store {
   }
 }
 
-// Columns of the spectrogram of the whole file, before and after: a fixed number, whatever the length.
+// Columns of the spectrograms of a file, before and after: at most COLUMNS for a file of any length.
 class Picture {
   constructor(samples) {
     this.step = Math.max(LEAST_STEP, Math.ceil(samples / COLUMNS));

@@ -1,6 +1,6 @@
 // Decode the outputs of networks, as centaurus.decode does: class logits to keywords, token logits to words.
 
-const LATE = 0.05; // seconds: with a start mark, the token of a word is trained to last this long after it
+const LATE = 0.05; // seconds for which a word's token continues after the word, in models with a start mark
 const PATIENCE = 0.5; // seconds from the threshold to the report, at most
 const RELEASE = 0.8; // share of the threshold below which a keyword has ended
 const REACH = 32; // frames before a token that are searched for its start mark
@@ -37,7 +37,7 @@ export class Spotting {
     this.peak = 0;
   }
 
-  // { scores: of the keywords, smoothed; keyword: to report, or null }
+  // Returns { scores: of the keywords, smoothed; keyword: to report, or null }.
   push(logits) {
     const frames = Math.max(1, round(this.window / this.seconds));
     this.past.push(softmax(logits));
@@ -76,8 +76,8 @@ export class Spotting {
   }
 }
 
-// Greedy CTC over whole words, one frame of logits at a time. Where the last output marks beginnings, a word begins
-// with the last run of frames in which that logit is above 0, or else where it is highest.
+// Greedy CTC over whole words, one frame of logits at a time. If the last output is a start mark, a word begins with the
+// last run of frames in which that logit is above 0, or, if there is none, where it is highest.
 export class Transcription {
   constructor(tokens, seconds) {
     this.tokens = tokens;
@@ -97,7 +97,7 @@ export class Transcription {
     this.spent = false;
   }
 
-  // A word that ended with the frame before, or null.
+  // Returns the word that ended with the previous frame, or null.
   push(logits) {
     const p = softmax(logits.subarray(0, this.spoken));
     const best = p.indexOf(Math.max(...p));
@@ -119,7 +119,7 @@ export class Transcription {
     return done;
   }
 
-  // A mark that continues after a word still belongs to it.
+  // Marks are kept from the first frame without one on: a mark that continues belongs to the word before.
   remember(mark) {
     this.spent &&= mark > 0;
     if (!this.spent) this.marks = [...this.marks.slice(1 - REACH), mark];

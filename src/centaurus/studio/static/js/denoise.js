@@ -9,10 +9,10 @@ import { Meter, Spectrogram } from "./spectrogram.js";
 import { cleanedShare } from "./stream.js";
 import { encode, header } from "./wav.js";
 
-const QUEUED = 4; // seconds of audio queued for the player
+const QUEUED = 4; // pieces of audio, of one second, queued for the player
 const FADING = 100; // ms in which a stopped player fades out
 const PART = 10; // seconds of a recording in one Blob, which browsers can move to disk
-const LIMITS = 40; // dB; 0 is no limit
+const LIMITS = 40; // largest attenuation limit in dB; 0 is no limit
 
 const state = new State({
   mix: { default: 100, read: whole(0, 100) },
@@ -24,8 +24,8 @@ const pictures = { before: new Spectrogram(byId("before")), after: new Spectrogr
 const meters = { before: new Meter(byId("meter-before")), after: new Meter(byId("meter-after")) };
 const heads = [...document.querySelectorAll(".head")];
 
-let job = null; // the recording or file in progress: it has end()
-let result = null; // what can be saved: it has save() and original()
+let job = null; // the recording or file in progress, with end()
+let result = null; // the finished result, with save() and original()
 let player = null;
 
 const share = () => cleanedShare(state.get("mix") / 100, state.get("limit"));
@@ -48,7 +48,7 @@ for (const choice of document.querySelectorAll("input[name=listen]")) {
 
 async function denoiser() {
   const model = byId("model").value;
-  if (!model) throw new Error("This site has no denoiser: there is no module of one in models/.");
+  if (!model) throw new Error("This site has no denoiser: its models/ folder does not contain one.");
   const bytes = await loadModule(model);
   return { bytes, network: new Network(bytes) };
 }
@@ -75,7 +75,7 @@ function showLoad({ load, dropped }) {
   byId("dropped").textContent = String(dropped);
 }
 
-// Live: microphone to audio thread to page.
+// Live: from the microphone through the audio thread to the page.
 
 class Live {
   async start() {

@@ -1,4 +1,4 @@
-// Levels of a short-time spectrum in dB: a Hann window and a radix-2 transform in place.
+// Levels of a short-time spectrum in dB: a Hann window and an in-place radix-2 FFT.
 
 export class Spectrum {
   constructor(size) {
@@ -35,7 +35,7 @@ export class Spectrum {
         }
       }
     }
-    const scale = 4 / size; // the window has a mean of one half, a sine is split into two bins
+    const scale = 4 / size; // the window has a mean of one half, and a sine is half at positive, half at negative frequency
     for (let k = 0; k < size / 2; k++) {
       out[k] = 10 * Math.log10((re[k] * re[k] + im[k] * im[k]) * scale * scale + 1e-20);
     }

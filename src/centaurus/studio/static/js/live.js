@@ -7,12 +7,12 @@ const RAW = { echoCancellation: false, noiseSuppression: false, autoGainControl:
 
 // A message about what is missing for live audio; null if nothing is.
 export function missing() {
-  if (!globalThis.WebAssembly) return "This browser cannot run WebAssembly: a current Firefox, Chrome, Edge or Safari can.";
+  if (!globalThis.WebAssembly) return "This browser does not support WebAssembly: use a current Firefox, Chrome, Edge or Safari.";
   if (!globalThis.isSecureContext) {
     return "The microphone works only on https:// pages or on this computer (127.0.0.1): open the studio there.";
   }
   if (!globalThis.AudioContext || !globalThis.AudioWorkletNode) {
-    return "This browser has no audio worklets: a current Firefox, Chrome, Edge or Safari has.";
+    return "This browser does not support audio worklets: use a current Firefox, Chrome, Edge or Safari.";
   }
   if (!navigator.mediaDevices?.getUserMedia) return "This browser does not give pages access to a microphone.";
   return null;
@@ -36,7 +36,8 @@ const REASONS = {
   SecurityError: "The browser's settings forbid the microphone on this page.",
 };
 
-// A context at `rate` fed by the stream; browsers that cannot resample a microphone get their own rate instead.
+// An audio context at `rate` (Hz) with the stream as its source; at the browser's own rate if it cannot resample a
+// microphone.
 export async function openContext(rate, stream) {
   let context = new AudioContext({ sampleRate: rate, latencyHint: "interactive" });
   let source = null;

@@ -1,7 +1,7 @@
 // A network's step as a WebAssembly module: hop samples in, frames of outputs out. One instance is one stream.
 
 export class Network {
-  // bytes: a module that `centaurus export` wrote. Throws an Error with a message for the user if it is something else.
+  // bytes: a module that `centaurus export` wrote. Throws an Error with a message for the user if it cannot be run.
   constructor(bytes) {
     let instance;
     try {

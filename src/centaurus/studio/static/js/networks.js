@@ -1,11 +1,11 @@
-// The network explorer: the shape of a network, its counts, and what training did to its layers.
+// The network explorer: the shape of a network, its counts, and how training changed its layers.
 
 import { byId, element, fetchJson, short, showError, State, upTo, whole } from "./page.js";
 
 const WIDTH = 720;
 const HEIGHT = 292;
-const WIDEST = 144; // of a bar
-const LEFT = 64; // of a diagram's axes
+const WIDEST = 144; // largest width of a bar
+const LEFT = 64; // left margin of a diagram
 
 const state = new State({
   network: { default: "denoise-16k", read: upTo(40) },
@@ -21,7 +21,7 @@ function show() {
   const milliseconds = (samples) => `${Number(((1000 * samples) / rate).toPrecision(3))} ms`;
   const facts = [
     ["Parameters", short(network.parameters)],
-    ["FLOPs a second", short(network.flops_per_second)],
+    ["FLOPs per second", short(network.flops_per_second)],
     ["State", `${short(network.state_floats)} numbers`],
     ["Hop", `${network.hop} samples, ${milliseconds(network.hop)}`],
     ["Latency", milliseconds(network.latency)],
@@ -34,7 +34,7 @@ function show() {
   showTrained(network);
 }
 
-// Bars along the network: height is channels (square root), the step below shows the rate (logarithm).
+// A bar for each layer: its height shows the channels (square root), the line below the frame rate (logarithm).
 function showShape({ name, layers }) {
   const each = Math.min(WIDEST, WIDTH / layers.length);
   const most = Math.max(...layers.map((layer) => Math.max(layer.in, layer.out)));
@@ -63,7 +63,7 @@ function showShape({ name, layers }) {
   byId("shape").replaceChildren(element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, ...parts));
 }
 
-// Milliseconds with a unit.
+// A duration in milliseconds as text with its unit.
 function time(ms) {
   return ms >= 1000 ? `${Number((ms / 1000).toPrecision(2))} s` : `${Number(ms.toPrecision(2))} ms`;
 }
@@ -143,7 +143,7 @@ function showModes({ before, after }) {
   byId("modes").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Modes by frequency and time constant, before and after training" }, ...parts));
 }
 
-// The discretised poles exp(A dt) in the upper half of the complex plane; their conjugates are left out.
+// The discretised poles exp(A Δ) in the upper half of the complex plane, without their conjugates.
 function showPlane({ before, after }, hertz) {
   const [width, height, left, bottom] = [420, 280, LEFT, 44];
   const radius = (width - left - 26) / 2;

@@ -5,7 +5,7 @@ const statusBox = document.getElementById("status");
 
 export const byId = (id) => document.getElementById(id);
 
-// An element with attributes and children; text is always text. "svg:" before the name makes an SVG element.
+// Creates an element with attributes and children; strings become text nodes. "svg:" before the name: an SVG element.
 export function element(name, attributes = {}, ...children) {
   const svg = name.startsWith("svg:");
   const node = svg
@@ -28,7 +28,7 @@ export function say(text) {
   statusBox.textContent = text;
 }
 
-// Run the action of a button, which is disabled until it ends; an error becomes a message.
+// Run work when a button is clicked, which is disabled until it ends; errors are shown on the page.
 export function action(button, work) {
   button.addEventListener("click", async () => {
     showError(null);
@@ -102,7 +102,7 @@ export function slider(state, id, words, changed = () => {}) {
   });
 }
 
-// The only script URL that may become a worker, where the browser enforces trusted types.
+// Trusted types: the only script URL from which a worker may be started.
 const policy = globalThis.trustedTypes?.createPolicy("centaurus", {
   createScriptURL: (address) => {
     if (address !== workerAddress) throw new TypeError(`not a worker of this site: ${address}`);
@@ -117,7 +117,7 @@ export function startWorker() {
 
 let models = null;
 
-// { live, models }: whether a server answers, and the available models.
+// models.json: whether a server answers (live), the available models, and the equations of the plan explorer.
 export async function site() {
   models ??= fetchJson("models.json");
   return models;
@@ -147,9 +147,9 @@ async function fetchBytes(address, progress) {
   try {
     response = await fetch(address);
   } catch {
-    throw new Error("The model could not be loaded: is the server running and the network connected?");
+    throw new Error("The model could not be loaded: check that the server is running and the network is connected.");
   }
-  if (!response.ok) throw new Error(`The model ${address} is not on this site (${response.status}).`);
+  if (!response.ok) throw new Error(`The model ${address} could not be loaded (${response.status}).`);
   const bytes = new Uint8Array(await response.arrayBuffer());
   progress(1);
   return bytes;

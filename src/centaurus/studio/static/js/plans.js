@@ -1,10 +1,11 @@
-// The plan explorer: an equation and its sizes in, the tensor network, the plan and the map of best plans out.
+// The plan explorer: the tensor network, the plan and a map of best plans for an equation and its sizes.
 
 import { action, byId, duration, element, fetchJson, say, short, showError, site, State, upTo } from "./page.js";
 
-// Powers of two that a size can take.
+// Smallest and largest power of two of a size, by index and for the others.
 const RANGES = { b: [0, 8], t: [6, 20] };
 const RANGE = [0, 10];
+// Sizes of the map's rows and columns.
 const MAPPED = { b: [1, 2, 4, 8, 16, 32, 64], t: [256, 1024, 4096, 16384, 65536, 262144] };
 const MAPPED_OTHER = [4, 8, 16, 32, 64, 128, 256];
 const MEANING = { b: "batch", t: "length", i: "H, input channels", j: "H′, output channels", n: "N, states", m: "M, sub-states", g: "groups" };
@@ -13,7 +14,7 @@ const ORDERS = {
   "full-kernel": "contract everything but the signal first, then one convolution",
   frequency: "contract in frequency, between the transforms",
 };
-const WAIT = 200; // ms after the last change
+const WAIT = 200; // ms from the last change to a query
 
 const state = new State({
   equation: { default: "bottleneck", read: upTo(120) },
@@ -26,12 +27,12 @@ let planner = null;
 let timer = null;
 let asked = 0;
 
-// Answers from the server, for any size.
+// Plans from the server, for any size.
 class Server {
   constructor({ equations, defaults }) {
     this.equations = equations;
     this.defaults = defaults;
-    this.note = "Estimates for this machine, or for a default CPU where it is not calibrated (centaurus calibrate).";
+    this.note = "Estimates for this machine, or for a default CPU if it is not calibrated (centaurus calibrate).";
   }
 
   choices(index) {
@@ -53,11 +54,11 @@ class Server {
   }
 }
 
-// Answers from the site's file of plans over a grid.
+// Precomputed plans over a grid of sizes, from a file of the site.
 class Grid {
   constructor(data) {
     Object.assign(this, data, { fixed: true });
-    this.note = `Precomputed for a grid of sizes and ${data.device}: i and j are equal. Any equation and size: run “centaurus studio”.`;
+    this.note = `Precomputed for a grid of sizes and ${data.device}; i and j are equal. For any equation and size, run “centaurus studio”.`;
   }
 
   choices(index) {
@@ -169,7 +170,7 @@ async function ask() {
   }
 }
 
-// Operands above, indices between, the output below: an index is joined to every tensor that has it.
+// Operands at the top, indices in the middle, the output at the bottom, with an edge from an index to every tensor that has it.
 function showNetwork({ operands, output, sizes: known }) {
   const all = [...new Set(operands.flatMap(({ indices: i }) => [...i]))];
   const width = 640;
@@ -205,7 +206,7 @@ function showPlan({ plan, runners_up: others, named, rule, device }) {
   byId("summary").textContent =
     `${duration(plan.seconds)} forward and backward (${duration(plan.forward_seconds)} forward), ` +
     `${short(plan.flops, "FLOP")} forward, ${short(plan.peak_bytes, "B")} at most. ${device}.`;
-  const names = { contract: "contract", generate: "make kernel", rfft: "FFT", irfft: "inverse FFT", multiply: "multiply", direct: "convolve", chunked: "convolve in chunks" };
+  const names = { contract: "contract", generate: "make kernel", rfft: "FFT", irfft: "inverse FFT", multiply: "multiply", direct: "convolve", chunked: "convolve in chunks", scan: "convolve by recurrence", dft: "convolve by DFT", fft: "convolve by FFT" };
   const rows = plan.steps.map((step, k) => [
     `${k + 1}. ${names[step.kind] ?? step.kind}${step.chunk ? ` of ${step.chunk}` : ""}`,
     step.equation, step.domain === "none" ? "–" : step.domain, short(step.flops), short(step.kept_bytes + step.transient_bytes, "B"), duration(step.forward_seconds), duration(step.backward_seconds),
@@ -224,7 +225,7 @@ function showPlan({ plan, runners_up: others, named, rule, device }) {
   table("others", ["Plan", "Time", "", "FLOP", "Memory", "Steps"], totals, [5]);
   byId("others").querySelector("tbody tr").className = "best";
   const cost = named.paper.seconds / plan.seconds;
-  byId("rule").textContent = `The paper's rule says here: ${ORDERS[rule]}. ` + (cost < 1.005 ? "So does the planner, or something equally fast." : `That takes ${cost.toFixed(2)} times as long as the best plan.`);
+  byId("rule").textContent = `The paper's rule for these sizes: ${ORDERS[rule]}. ` + (cost < 1.005 ? "The planner's choice is the same or equally fast." : `That takes ${cost.toFixed(2)} times as long as the best plan.`);
 }
 
 function table(id, columns, rows, codes) {
@@ -279,7 +280,7 @@ function showLegend(plans) {
   const items = [...plans].map(([summary, number]) =>
     element("li", {}, element("span", { class: `swatch plan-${number % 8}` }, letter(number)), element("code", {}, summary)),
   );
-  const note = element("li", {}, "The number is the time of the paper's rule over that of the best plan; thick lines are where that rule switches.");
+  const note = element("li", {}, "Numbers: time of the paper's rule over that of the best plan. Thick lines: where that rule switches.");
   byId("legend").replaceChildren(...items, note);
 }
 

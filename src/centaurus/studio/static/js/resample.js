@@ -1,7 +1,7 @@
-// Streaming sample-rate conversion by a rational factor: a Kaiser-windowed sinc in polyphase form, without delay in
-// the result (output k lies at input time k * from / to), and exactly ceil(samples * to / from) samples after flush.
+// Streaming sample-rate conversion by a rational factor: a Kaiser-windowed sinc in polyphase form. The result is not delayed
+// (output k is at input time k * from / to) and has exactly ceil(samples * to / from) samples after flush.
 
-const ATTENUATION = 96; // dB of images and aliases, about that of 16 bits
+const ATTENUATION = 96; // dB of images and aliases, about the dynamic range of 16 bits
 const BETA = 0.1102 * (ATTENUATION - 8.7); // Kaiser's formula
 export const FINE = 128; // zero crossings on either side: a transition band of 3 % of the lower rate, for files
 export const QUICK = 40; // 10 %, and 2.5 ms of look-ahead at 16 kHz, for live audio
@@ -12,7 +12,7 @@ export class Resampler {
     this.up = to / divisor;
     this.down = from / divisor;
     this.identity = from === to;
-    const low = Math.min(1, to / from); // bandwidth in units of the input's
+    const low = Math.min(1, to / from); // bandwidth relative to the input's
     this.half = this.identity ? 0 : Math.ceil(zeros / low); // input samples on either side
     if (!this.identity) this.phases = makePhases(this.up, this.half, low, zeros);
     this.reset();
@@ -80,7 +80,7 @@ export class Resampler {
 }
 
 function makePhases(up, half, low, zeros) {
-  // The -6 dB point lies half a transition band below the lower Nyquist frequency.
+  // The -6 dB point is half a transition band below the lower Nyquist frequency.
   const transition = (ATTENUATION - 8) / (2.285 * Math.PI * 2 * zeros);
   const cutoff = low * (1 - transition / 2);
   const norm = bessel(BETA);

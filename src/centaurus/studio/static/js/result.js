@@ -1,9 +1,9 @@
-// A denoised file: input and output in parallel at the file's rate, for playing from anywhere and for saving.
+// A denoised file: input and output, aligned and at the file's rate, for playing from any position and for saving.
 
 import { FINE, Resampler } from "./resample.js";
 import { encode, header } from "./wav.js";
 
-const PIECE = 1; // seconds at a time
+const PIECE = 1; // seconds of a piece
 
 export class Result {
   // source: the reader of the input; data: what the worker returned.
@@ -12,11 +12,11 @@ export class Result {
     Object.assign(this, data);
   }
 
-  // Pieces { dry, wet } from a frame on: arrays of one Float32Array a channel, of equal lengths.
+  // Pieces { dry, wet } from a frame on: arrays with a Float32Array for each channel, of equal lengths.
   async *pieces(start = 0) {
     const { fileRate, rate, channels, frames, source } = this;
     const step = Math.round(PIECE * fileRate);
-    // Begin at a common multiple of both rates' samples, early enough for the resampler's look-back.
+    // Begin at a time that is a whole sample at both rates, early enough for the resampler's history.
     const unit = fileRate / gcd(fileRate, rate);
     const early = Math.max(0, start - Math.ceil((2 * FINE * fileRate) / Math.min(rate, fileRate)));
     const origin = Math.floor(early / unit) * unit;
@@ -40,7 +40,7 @@ export class Result {
     }
   }
 
-  // The whole file with this share of the denoised signal, as the parts of a WAV file.
+  // The file with this share of the denoised signal, as a WAV file in a Blob.
   async save(share, progress = () => {}) {
     const width = this.sample === "s16" ? 2 : 4;
     const parts = [header(this.sample, this.fileRate, this.channels, this.frames * this.channels * width)];

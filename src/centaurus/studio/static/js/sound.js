@@ -1,11 +1,11 @@
-// Audio files: WAV piece by piece, other formats decoded by the browser.
+// Audio files: WAV files are read piece by piece, other formats are decoded by the browser.
 
 import { encode, header, WavSource } from "./wav.js";
 
-const DECODED_RATE = 48_000; // Hz: browsers do not report a file's own rate, and few have a higher one
+const DECODED_RATE = 48_000; // Hz: browsers do not report a file's rate, and few files have a higher one
 const FLAC_RATE = 18; // byte of a FLAC file where 20 bits of its rate begin
 const LONG = 20 * 60; // seconds: longer files are decoded at the network's rate, for a third of the memory
-const PART = 1 << 20; // decoded samples that are added to a Blob at a time
+const PART = 1 << 20; // decoded frames that are added to a Blob at a time
 const DEMO = "demo.flac";
 
 // A reader of an audio file, whose blob a worker can open too. networkRate is in Hz.
@@ -52,7 +52,7 @@ async function flacRate(file) {
   return rate >= 8_000 && rate <= 96_000 ? rate : null; // what every browser can decode to
 }
 
-// Seconds, by the browser's player; 0 if unknown.
+// The length of a file in seconds by the browser's player; 0 if it cannot be played, above LONG if it is unknown.
 function lengthOf(file) {
   return new Promise((resolve) => {
     const player = new Audio();
@@ -88,6 +88,6 @@ export function acceptFiles({ drop, choose, input, take }) {
     const [file] = event.dataTransfer.files;
     if (file) take(file);
   });
-  addEventListener("dragover", (event) => event.preventDefault()); // a file dropped beside the field must not replace the page
+  addEventListener("dragover", (event) => event.preventDefault()); // a file dropped elsewhere must not replace the page
   addEventListener("drop", (event) => event.preventDefault());
 }

@@ -2,14 +2,14 @@
 
 import { Spectrum } from "./fft.js";
 
-const SIZE = 1024;
-const HOP = 256;
+const SIZE = 1024; // samples of a window
+const HOP = 256; // samples between columns
 const ROWS = 256; // pixels of height
 const WIDTH = 900; // pixels
 const RESERVE = 2; // columns held back: audio arrives in bursts, and every screen frame should scroll
-const FLOOR = -95; // dB
-const TOP = -15;
-// Dark blue over violet and orange to pale yellow: lightness is monotonic, so the scale works in grey too.
+const FLOOR = -95; // dB of the darkest colour
+const TOP = -15; // dB of the lightest colour
+// From dark blue through violet and orange to pale yellow: lightness is monotonic, so the scale works in grey too.
 const STOPS = [
   [8, 10, 34], [38, 22, 88], [88, 30, 120], [142, 44, 118], [196, 66, 96], [236, 108, 68], [250, 164, 72], [252, 222, 140],
 ];
@@ -42,7 +42,7 @@ export class Spectrogram {
     this.context.fillRect(0, 0, this.width, ROWS);
   }
 
-  // Live samples; drawn with the next frame of the screen.
+  // Add live samples; they are drawn with the next frame of the screen.
   push(x) {
     for (let at = 0; at < x.length; ) {
       const count = Math.min(HOP - this.fill, x.length - at);
@@ -59,7 +59,7 @@ export class Spectrogram {
     if (this.waiting.length) this.later(() => this.scroll());
   }
 
-  // Columns of a whole file, beginning at the left.
+  // Add columns of a whole file, from left to right.
   add(columns) {
     this.waiting.push(...columns);
     this.later(() => {
@@ -99,7 +99,7 @@ export class Spectrogram {
   }
 }
 
-// A level meter: peak-hold bar in dBFS from -60 to 0.
+// A level meter from -60 to 0 dBFS: rises at once, falls slowly.
 export class Meter {
   constructor(node) {
     this.node = node;

@@ -76,7 +76,7 @@ export class Queue {
   }
 }
 
-// Blocks of one size in and out, as an audio callback needs: wet and dry come late by the same `latency` samples.
+// Denoises blocks of a fixed size, as an audio callback needs: wet and dry are both delayed by `latency` samples.
 export class BlockDenoiser {
   constructor(network, rate, block) {
     this.clean = new CleanStream(network);
@@ -98,7 +98,7 @@ export class BlockDenoiser {
   }
 }
 
-// The largest lag of the output in samples, from hop, delay and resamplers, by simulation.
+// The largest lag of the output behind the input in samples, due to hop, delay and resamplers, found by simulation.
 function shortage(network, rate, block) {
   const into = new Resampler(rate, network.rate, QUICK);
   const back = new Resampler(network.rate, rate, QUICK);
@@ -133,7 +133,7 @@ export function join(pieces) {
   return out;
 }
 
-// The share of the denoised signal; the rest is input, so that noise falls by at most the limit (dB, 0 is none).
+// The share of the denoised signal in the output, the rest being input: noise falls by at most the limit (dB; 0: none).
 export function cleanedShare(mix, limit) {
   return limit > 0 ? mix * (1 - 10 ** (-limit / 20)) : mix;
 }

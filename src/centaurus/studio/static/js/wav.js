@@ -1,14 +1,14 @@
-// WAV files piece by piece: a reader over a Blob that never loads the whole, and headers for writing.
+// WAV files piece by piece: a reader of a Blob that never loads the whole file, and headers for writing.
 
 const PCM = 1;
 const FLOAT = 3;
 const EXTENSIBLE = 0xfffe;
 const HEADER = 44;
-const LARGEST = 0xffffffff - 1024; // bytes of data in a plain WAV file; above it RF64
+const LARGEST = 0xffffffff - 1024; // bytes of data in a plain WAV file; larger ones are RF64
 const SEARCHED = 1 << 20; // bytes in which the header must end
 
 export class WavSource {
-  // From a Blob; null if it is not a WAV file. Throws an Error with a message for the user if it cannot be read.
+  // Opens a Blob; null if it is not a WAV file. Throws an Error with a message for the user if it cannot be read.
   static async open(blob) {
     const head = new DataView(await blob.slice(0, SEARCHED).arrayBuffer());
     if (head.byteLength < 12) return null;
@@ -24,7 +24,7 @@ export class WavSource {
       if (name === "ds64" && body + 24 <= head.byteLength) long = Number(head.getBigUint64(body + 8, true));
       if (name === "fmt " && body + 16 <= head.byteLength) format = readFormat(head, body, size);
       if (name === "data") {
-        if (!format) throw new Error("This WAV file has no format before its data: it is damaged.");
+        if (!format) throw new Error("This WAV file has no format chunk before its data: it is damaged.");
         const declared = size === 0xffffffff && long !== null ? long : size;
         return new WavSource(blob, format, body, Math.min(declared, blob.size - body));
       }
@@ -39,7 +39,7 @@ export class WavSource {
     this.saved = this.sample === "s16" || this.sample === "u8" ? "s16" : "f32"; // format of the samples in results
   }
 
-  // Samples from a frame on, one Float32Array a channel; fewer at the end.
+  // `count` frames from frame `start` on, fewer at the end, as a Float32Array for each channel.
   async read(start, count) {
     const frames = Math.max(0, Math.min(count, this.frames - start));
     const stride = this.channels * this.width;
@@ -80,7 +80,7 @@ function readFormat(view, at, size) {
   return { channels, rate, sample, width: bits / 8 };
 }
 
-// The header of a WAV file with that many bytes of data; sample is "s16" or "f32".
+// The header of a WAV file with this many bytes of data; sample is "s16" or "f32".
 export function header(sample, rate, channels, bytes) {
   const long = bytes > LARGEST;
   const extra = long ? 36 : 0;

@@ -8,7 +8,7 @@ import { Resampler } from "./resample.js";
 import { acceptFiles, openDemo, openSound } from "./sound.js";
 import { Meter } from "./spectrogram.js";
 
-const SHOWN = 10; // seconds of the curves
+const SHOWN = 10; // seconds of curves that are visible
 const KEPT = 24; // keywords in the list
 const RECENT = 12; // connected words on the page
 const LINES = 6; // colours of the curves
@@ -42,7 +42,7 @@ async function models() {
   const available = (await site()).models;
   const classifiers = available.filter(({ task }) => task === "classifier").sort((a, b) => b.classes.length - a.classes.length);
   const [keyword, ...wakes] = classifiers; // the one with the most words; each of the others detects a wake word
-  if (!keyword) throw new Error("This site has no keyword model: its models/ folder holds no module of one.");
+  if (!keyword) throw new Error("This site has no keyword model: its models/ folder does not contain one.");
   const wake = wakes.find(({ classes }) => classes.includes(state.get("wake")));
   return { keyword, wakes, wake, recognizer: available.find(({ task }) => task === "recognizer") };
 }
@@ -50,7 +50,7 @@ async function models() {
 const running = ({ keyword, recognizer, wake }) => [keyword, recognizer, wake].filter(Boolean);
 const loadRunning = async () => loadModels(running(await models()).map(({ name }) => name));
 
-// From logits to words; reset for every recording.
+// Decode logits to keywords and words; made anew for every recording.
 class Decoders {
   constructor({ keyword, recognizer, wake }) {
     this.seconds = keyword.frame / keyword.rate;
@@ -101,7 +101,7 @@ function spotter({ classes, frame, rate }) {
   return new Spotting(classes, frame / rate, { threshold: state.get("threshold"), window: state.get("window") / 1000 });
 }
 
-// Confidence over time, one colour for each word among the most confident.
+// Confidence over time, a curve for each word that reaches 5 %.
 class Curves {
   constructor(canvas, names, seconds) {
     this.canvas = canvas;
@@ -156,7 +156,7 @@ class Curves {
     this.name(labels, width, y);
   }
 
-  // Names over their peaks, the most confident first; one that would cover another is moved below it.
+  // Draw names above their peaks, the most confident first; one that would cover another is moved below it.
   name(labels, width, y) {
     const taken = [];
     for (const { name, colour, score, at } of labels.sort((one, other) => other.score - one.score)) {
@@ -171,7 +171,7 @@ class Curves {
     }
   }
 
-  // As many pixels as the screen has there; sizes are in CSS pixels.
+  // Give the canvas one pixel for each of the screen's; returns its size in CSS pixels.
   fit() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     const scale = globalThis.devicePixelRatio || 1;
@@ -284,7 +284,7 @@ class Live {
   }
 }
 
-// A file, faster than real time but slow enough to follow.
+// Runs a file in pieces of an eighth of a second, as fast as possible; the page is drawn between pieces.
 class FileJob {
   constructor(file) {
     this.file = file;

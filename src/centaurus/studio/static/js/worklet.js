@@ -1,13 +1,13 @@
-// The audio thread: networks run here, block by block, in real time. Nothing else happens on this thread.
+// The audio thread: runs networks block by block in real time, and plays results.
 
 import { Network } from "./network.js";
 import { QUICK, Resampler } from "./resample.js";
 import { BlockDenoiser } from "./stream.js";
 
-const FADE = 0.02; // seconds of a crossfade when the mix changes, playing starts or stops, to avoid clicks
+const FADE = 0.02; // seconds of a fade when the mix changes and when playback starts or stops, to avoid clicks
 const REPORT = 0.5; // seconds between reports of the load
 const SENT = 256; // samples of each signal in a message to the page
-const GAP = 0.02; // seconds that the clock must be ahead of the audio before blocks count as dropped
+const GAP = 0.02; // seconds by which the clock must gain on the audio for blocks to count as dropped
 
 // Milliseconds; audio worklets of most browsers have only Date, whose rounding averages out over a report.
 const now = globalThis.performance ? () => performance.now() : () => Date.now();
@@ -44,7 +44,7 @@ class Load {
   }
 }
 
-// Denoises the input. Output 0 goes to the speakers: input or mixture, with the same delay. The page gets both signals.
+// Denoises the input. Output 0 goes to the speakers: the input or the mixture, equally delayed. The page gets both.
 class DenoiserProcessor extends AudioWorkletProcessor {
   constructor({ processorOptions }) {
     super();
