@@ -1,1 +1,1 @@
-"""Optional C kernels of the training path: compiled once by the system's compiler, used when they are there."""
+"""Optional C kernels for training, compiled once by the system's C compiler if there is one."""

@@ -1,6 +1,6 @@
-"""Compile C sources into the user's cache, once for every source, compiler and CPU; and load the compiled kernels.
+"""Compile C sources into the user's cache, once per source, compiler and CPU, and load the compiled kernels.
 
-The kernels are used when a C compiler is there, and never needed. ``CENTAURUS_NATIVE=0`` switches them off.
+The kernels are optional: they are used if a C compiler is installed. ``CENTAURUS_NATIVE=0`` switches them off.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from centaurus.system import cache_folder, replacing
 
 COMPILERS = ("cc", "gcc", "clang")
-TUNED = "-march=native"  # left out where a compiler does not know it
-PATIENCE = 120.0  # seconds after which a compiler is given up
-SWITCH = "CENTAURUS_NATIVE"
+TUNED = "-march=native"  # omitted if the compiler does not support it
+PATIENCE = 120.0  # seconds after which a compiler is stopped
+SWITCH = "CENTAURUS_NATIVE"  # environment variable
 FOLDER = Path(__file__).parent
-# Not -ffast-math: rounding by adding a large number must stay, and NaN must be seen.
+# No -ffast-math: it removes rounding by adding a large number, and tests for NaN.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-w")
 
 POINTER, LONG, INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -57,7 +57,7 @@ def find_compiler() -> list[str] | None:
 
 
 def cpu_name() -> str:
-    """Return what distinguishes this CPU for a compiler: its model and its instruction sets."""
+    """Return the model and the instruction sets of this CPU, on which compiled code depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def cpu_name() -> str:
 
 
 def compiler_identity(compiler: Sequence[str]) -> str:
-    """Return what changes when the compiler does: its path, size and date, and its arguments."""
+    """Return the compiler's path, size, modification time and arguments, which change when it is replaced."""
     path = shutil.which(compiler[0])
     if path is None:
         raise BuildError(f"the C compiler {compiler[0]!r} was not found")
@@ -78,7 +78,7 @@ def compiler_identity(compiler: Sequence[str]) -> str:
 
 
 def build_library(sources: Sequence[Path], headers: Sequence[Path], flags: Sequence[str], compiler: list[str]) -> Path:
-    """Return a shared library of the sources, compiled unless the cache has it; raises ``BuildError``."""
+    """Return the path of a shared library of the sources, compiled unless it is cached; raises ``BuildError``."""
     parts = [path.read_bytes() for path in (*sources, *headers)]
     words = [*flags, TUNED, compiler_identity(compiler), cpu_name()]
     key = hashlib.sha256(b"\0".join([*parts, "\0".join(words).encode()])).hexdigest()[:32]
@@ -103,7 +103,7 @@ def build_library(sources: Sequence[Path], headers: Sequence[Path], flags: Seque
 
 
 def _run(command: list[str]) -> str:
-    """Run a compiler; return the first line of its complaint, or nothing."""
+    """Run a compiler; return the first line of its error message, or "" if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -113,13 +113,13 @@ def _run(command: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Status:
-    """Whether the kernels are used, by which compiler and from which file, or why not."""
+    """Whether the kernels are used, and why not; the compiler that built them and the file of the library."""
 
     used: bool
     reason: str = ""  # why they are not used
     compiler: str = ""
     library: str = ""
-    lanes: int = 0  # floats of a vector
+    lanes: int = 0  # floats in a vector
 
     def json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -147,10 +147,10 @@ def _load(switch: str) -> tuple[ctypes.CDLL | None, Status]:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the kernels, compiled at the first call if the cache does not have them; None where there are none."""
+    """Return the kernels, compiled at the first call unless they are cached; None if they are not available."""
     return _load(os.environ.get(SWITCH, ""))[0]
 
 
 def status() -> Status:
-    """Return whether this process uses the kernels, and why not."""
+    """Return whether this process uses the kernels, or why not."""
     return _load(os.environ.get(SWITCH, ""))[1]

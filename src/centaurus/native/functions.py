@@ -1,4 +1,4 @@
-"""The C kernels on tensors: float32 on the CPU, split over torch's threads, with their gradients."""
+"""Call the C kernels on float32 tensors on the CPU, on as many threads as torch uses; with gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.autograd.function import once_differentiable
 from centaurus.native.build import library, status
 
 BLOCK = 64  # samples between saved states, as in scan.c and selective.c
-LINE = 16  # floats of a cache line
+LINE = 16  # floats in a cache line
 SPLIT = 1 << 20  # multiplications below which a second thread costs more than it saves
 
 
 def usable(*tensors: Tensor | None) -> bool:
-    """Whether the kernels are there and take these tensors."""
+    """Return whether the kernels are available and take these tensors: float32, on the CPU, not compiled."""
     plain = all(x is None or (x.dtype == torch.float32 and x.device.type == "cpu") for x in tensors)
     return plain and not torch.compiler.is_compiling() and library() is not None
 
@@ -33,14 +33,14 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _parts(count: int, work: float) -> list[tuple[int, int]]:
-    """Split ``count`` units among torch's threads."""
+    """Split ``count`` units into a range for each of torch's threads; little work stays in one."""
     threads = min(torch.get_num_threads(), count) if work > SPLIT else 1
     edges = [count * k // threads for k in range(threads + 1)]
     return list(pairwise(edges))
 
 
 def _run(parts: list[tuple[int, int]], call: Callable[[int, int, int], int]) -> None:
-    """Run ``call(part, first, last)`` for all parts, on several threads where there are several; ctypes lets them."""
+    """Run ``call(part, first, last)`` for all parts, each on a thread: ctypes releases the GIL."""
     if len(parts) == 1:
         failed = call(0, *parts[0])
     else:
@@ -55,9 +55,9 @@ def _at(x: Tensor | None) -> int | None:
 
 
 def scan_forward(u: Tensor, a: Tensor, w: Tensor, save: bool) -> tuple[Tensor, Tensor | None]:
-    """Return y (s, j, b, t) of u (s, i, b, t) through modes a, w (s, j, i, m, 2), and the states that backward needs.
+    """Return y (s, j, b, t) from u (s, i, b, t) and modes a, w (s, j, i, m, 2), and the states that backward needs.
 
-    x[t] = a x[t-1] + u[t], y[t] = Σ_i Σ_m Re(w x[t]), all contiguous.
+    x[t] = a x[t-1] + u[t], y[t] = Σ_i Σ_m Re(w x[t]). Tensors are contiguous.
     """
     (s, i, b, t), (_, j, _, m, _) = u.shape, a.shape
     kernels, lanes = library(), status().lanes
@@ -89,20 +89,26 @@ def scan_backward(u: Tensor, grad: Tensor, a: Tensor, w: Tensor, saved: Tensor) 
 
 @lru_cache(maxsize=64)
 def _roots(length: int) -> Tensor:
-    """e^(-2πi k / length), as pairs."""
+    """Return e^(-2πi k / length), (length, 2)."""
     angles = torch.arange(length, dtype=torch.float64) * (-2 * math.pi / length)
     return torch.stack((angles.cos(), angles.sin()), 1).float()
 
 
 def _bins(like: Tensor, bins: int, rows: int, columns: int) -> Tensor:
-    """An empty (bins, rows, columns) tensor: from bin to bin an odd number of cache lines, so that none share a few."""
+    """Return an empty (bins, rows, columns) tensor with an odd number of cache lines from one bin to the next.
+
+    At a distance of a power of two, all bins would compete for a few lines of the cache.
+    """
     step = -(-rows * columns // LINE) * LINE
     step += LINE if step // LINE % 2 == 0 else 0
     return like.new_empty(bins * step).as_strided((bins, rows, columns), (step, columns, 1))
 
 
 def spectrum(u: Tensor, length: int) -> Tensor:
-    """Return half spectra (length / 2 + 1, 2, rows) of signals (rows, t), zero-padded to an even 5-smooth length."""
+    """Return half spectra (length / 2 + 1, 2, rows) of signals (rows, t), zero-padded to ``length``.
+
+    ``length`` is even and has no prime factors above 5.
+    """
     rows, samples = u.shape
     out = _bins(u, length // 2 + 1, 2, rows)
     return _transform("spectrum", u, out, rows, samples, length, out.stride(0))
@@ -126,7 +132,7 @@ def _transform(name: str, x: Tensor, out: Tensor, rows: int, samples: int, lengt
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``a @ b`` of matrices (bins, m, k) and (bins, k, n); rows of b, or of its transpose, are contiguous."""
+    """Return ``a @ b`` of matrices (bins, m, k) and (bins, k, n); the rows of b or of its transpose are contiguous."""
     kernels = library()
     assert kernels is not None
     (bins, m, k), n = a.shape, b.shape[2]
@@ -143,9 +149,10 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 def compressed_differences(
     ours: Tensor, theirs: Tensor, weights: Tensor, floor: float, power: float, share: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted sum of differences of compressed spectra (frames, bins, 2), and the gradient of ``ours``.
+    """Return the weighted sum of squared differences of compressed spectra, and its gradient for ``ours``.
 
-    ``weights`` are of the bins; ``share`` is that of magnitudes, the rest is for magnitudes with their phases.
+    Spectra are (frames, bins, 2), ``weights`` (bins,). ``share`` is the weight of differences of magnitudes, the rest
+    that of differences of complex values. loss.c has the equations, with ``floor`` and ``power``.
     """
     kernels = library()
     assert kernels is not None
@@ -163,7 +170,7 @@ def compressed_differences(
 
 
 class Norm(torch.autograd.Function):
-    """silu(scale · norm(u) + before) + after of (c, b, t) signals; scale is (c, b, 1)."""
+    """silu(scale · norm(u) + before) + after for signals (c, b, t), normalised over c; scale is (c, b, 1)."""
 
     @staticmethod
     def forward(
@@ -218,7 +225,7 @@ class Norm(torch.autograd.Function):
 
 
 class Selective(torch.autograd.Function):
-    """``SelectiveScan`` of ``kernels/scan.py`` in native code: the recurrence of S6, from a state to a state."""
+    """``SelectiveScan`` of ``kernels/scan.py`` (the recurrence of S6) in native code."""
 
     @staticmethod
     def forward(
@@ -230,7 +237,7 @@ class Selective(torch.autograd.Function):
         more = -A.shape[1] % lanes
         padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (into, out_of, A, E, state)]
         *tensors, last = [x.contiguous() for x in (u, dt, *padded)]
-        last = last.clone()  # the state, which becomes the last
+        last = last.clone()  # the initial state, which the kernel overwrites by the last one
         b, i, t = u.shape
         n = ctx.states + more
         y = torch.empty_like(tensors[0])

@@ -1,4 +1,4 @@
-/* What the library was compiled for. */
+/* The vector width that the library was compiled for, in floats. */
 #include "vector.h"
 
 int centaurus_lanes(void) { return LANES; }

@@ -1,16 +1,16 @@
-/* Differences of compressed spectra, and their gradient.
+/* Squared differences of compressed spectra, and their gradient.
 
-   Of every bin: p = |X|² + floor, its magnitude to the power c is p^(c/2), and X scaled to that magnitude is
-   Z = X p^((c-1)/2). The difference is share (p^(c/2) - p'^(c/2))² + (1 - share) |Z - Z'|², times the weight of the
-   bin's place. Spectra are (frames, bins) of pairs (re, im), contiguous. */
+   For every bin let p = |X|² + floor, the compressed magnitude p^(c/2) and the compressed value Z = X p^((c-1)/2). The
+   loss is share (p^(c/2) - p'^(c/2))² + (1 - share) |Z - Z'|², times the weight of the bin. Spectra are (frames, bins)
+   of pairs (re, im), contiguous. */
 #include "vector.h"
 
-/* Pairs to parts: LANES real and LANES imaginary ones. */
+/* Separate n pairs (re, im) into a vector of real and a vector of imaginary parts. */
 INLINE void split(const float *p, int n, vec *re, vec *im) {
   for (int k = 0; k < n; k++) (*re)[k] = p[2 * k], (*im)[k] = p[2 * k + 1];
 }
 
-/* Frames first … last: adds the sum of differences to *sum and writes the gradient of `ours`. */
+/* Frames first … last: adds the loss to *sum and writes its gradient with respect to `ours`. */
 int centaurus_compressed(const float *ours, const float *theirs, const float *weights, float *grad, double *sum,
                          long bins, float floor_, float c, float share, long first, long last) {
   for (long frame = first; frame < last; frame++) {

@@ -1,13 +1,14 @@
 /* y = silu(scale · norm(u) + before) + after over channel-major signals, and its backward pass.
 
-   u, before, after and y are (c, b, t), contiguous; the norm is over c with a gain and a shift for every channel;
-   scale is (c, b). before, after and scale may be null. Mean and 1/deviation of every frame (b, t) are kept. */
+   u, before, after and y are (c, b, t), contiguous; the norm is over c, with a gain and a shift for every channel;
+   scale is (c, b). before, after and scale may be null. Backward needs the mean and the reciprocal standard deviation
+   of every frame, both (b, t). */
 #include "vector.h"
 
-#define WIDE 4 /* vectors of a tile: its frames are normalised together */
+#define WIDE 4 /* vectors in a tile of frames, which are normalised together */
 #define TILE (WIDE * LANES)
 
-/* Vectors of a tile; the last tile of a row overlaps the one before it, or is short where a row is. */
+/* Load a tile of n frames; missing ones are zero. */
 INLINE void get(vec *out, const float *p, int n) {
   if (n == TILE) {
     for (int k = 0; k < WIDE; k++) out[k] = load(p + k * LANES);
@@ -29,7 +30,7 @@ INLINE void forward_tile(const float *u, const float *gain, const float *shift, 
                          const float *before, const float *after, float *y, float *mean, float *rstd, long c, long step,
                          int activate, float eps, int n) {
   vec first[WIDE], sum[WIDE], square[WIDE], x[WIDE], m[WIDE], r[WIDE];
-  get(first, u, n); /* shifted by the first channel against cancellation */
+  get(first, u, n); /* subtracted from every channel, against cancellation in the variance */
   for (int k = 0; k < WIDE; k++) sum[k] = square[k] = all(0);
   for (long i = 1; i < c; i++) {
     get(x, u + i * step, n);
@@ -131,14 +132,14 @@ INLINE void backward_tile(const float *u, const float *gain, const float *shift,
   }
 }
 
-/* Rows first … last; dgain and dshift (c) are added to, dbefore may be null. Returns 0, or 1 without memory. */
+/* Rows first … last; adds to dgain and dshift (c); dbefore may be null. Returns 0, or 1 if memory is exhausted. */
 int centaurus_norm_backward(const float *u, const float *gain, const float *shift, const float *scale,
                             const float *before, const float *dy, const float *mean, const float *rstd, float *du,
                             float *dbefore, double *dgain, double *dshift, long c, long b, long t, int activate,
                             long first, long last) {
   vec *sums = vectors(2 * c), *kept = vectors(c * WIDE);
   const int failed = !sums || !kept;
-  const long flush = 64 * TILE; /* frames summed in single precision before they go to double */
+  const long flush = 64 * TILE; /* frames summed in single precision before the sum is added in double precision */
   for (long row = first; row < last && !failed; row++)
     for (long start = 0; start < t;) {
       memset(sums, 0, sizeof(vec) * 2 * (size_t)c);

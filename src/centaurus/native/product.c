@@ -1,8 +1,9 @@
 /* Products of many small matrices, one for each bin of spectra: c = a b.
 
-   a is (m, k) with any strides, b is (k, n) and c (m, n) with contiguous rows; where b is given as (n, k) with contiguous
-   rows, it is transposed first. `sizes` has m, k, n; of a the strides of bins, rows and columns; of b and c the strides of
-   bins and rows; and whether b is transposed. A block of ROWS rows and up to two vectors of columns stays in registers. */
+   a is (m, k) with any strides, b is (k, n) and c is (m, n), both with contiguous rows; a b that is stored as (n, k) is
+   transposed first. `sizes` has m, k, n; the strides of a for bins, rows and columns; the strides of b and c for bins
+   and rows; and whether b is stored transposed. A block of ROWS rows and one or two vectors of columns of c is
+   accumulated in registers. */
 #include "vector.h"
 
 #if LANES == 16
@@ -49,7 +50,7 @@ KERNEL void two_columns(const float *a, long across, long along, const float *b,
   columns(2, a, across, along, b, b_row, c, c_row, m, k);
 }
 
-/* (rows, columns) to (columns, wide), zero where wide is more than rows. */
+/* Transpose (rows, columns) to (columns, wide), filled with zeros from rows to wide. */
 KERNEL void transposed(const float *b, long row, long rows, long columns, float *out, long wide) {
   for (long r = 0; r < wide; r += LANES)
     for (long q = 0; q < columns; q += LANES) {
@@ -62,7 +63,7 @@ KERNEL void transposed(const float *b, long row, long rows, long columns, float 
     }
 }
 
-/* Bins first … last. Returns 0, or 1 without memory. */
+/* Bins first … last. Returns 0, or 1 if memory is exhausted. */
 int centaurus_products(const float *a, const float *b, float *c, const long *sizes, long first, long last) {
   const long m = sizes[0], k = sizes[1], n = sizes[2], across = sizes[4], along = sizes[5], turned = sizes[10];
   const long c_row = sizes[9], wide = (n + LANES - 1) / LANES * LANES, whole = n / LANES * LANES;

@@ -3,10 +3,10 @@
        x[t] = a x[t-1] + u[t]          y[t] = Σ_i Σ_m Re(w x[t])
 
    u is (s, i, b, t) and y is (s, j, b, t), both contiguous; a and w are (s, j, i, m, 2). With i = j = 1 every channel
-   s has its own m modes (pointwise, bottleneck, depthwise); with s = 1 every pair of channels has (full). A vector
-   holds one sample of LANES rows, whatever channel or row of the batch they belong to: any batch fills the lanes.
-   Signals go in blocks of BLOCK samples; the states before each are saved as (block, s, j, i, m, 2, b), and backward
-   computes those inside a block again. */
+   s has its own m modes (pointwise, bottleneck, depthwise); with s = 1 every pair of channels has its own (full). A
+   vector holds one sample of LANES rows, which may belong to different channels: small batches fill the lanes too.
+   Signals are processed in blocks of BLOCK samples. The states before each block are saved as (block, s, j, i, m, 2, b);
+   backward computes those inside a block again. */
 #include "vector.h"
 
 #define BLOCK 64
@@ -15,9 +15,9 @@ typedef struct {
   long s, i, j, m, b, t;
 } Shape;
 
-/* Where the rows of a vector are: for forward rows of y, for backward rows of u. */
+/* Indices of the rows in a vector: rows of y in forward, of u in backward. */
 typedef struct {
-  int count; /* rows that exist; the others repeat the last one and are not written */
+  int count; /* valid rows; the others repeat the last one and are not written */
   long s[LANES], c[LANES], b[LANES];
 } Rows;
 
@@ -34,10 +34,10 @@ INLINE Rows rows_of(long group, long channels, long batch, long rows) {
   return r;
 }
 
-/* Of each lane the first of its pair's modes, the pair of input i and output j. */
+/* Position of the first mode of input i and output j. */
 INLINE long first_mode(const Shape *z, long s, long j, long i) { return ((s * z->j + j) * z->i + i) * z->m; }
 
-/* (re, im) of a and w of mode m, one pair of channels a lane. */
+/* Load (re, im) of a and of w for mode m; every lane has its own pair of channels. */
 INLINE void coefficients(vec *out, const float *a, const float *w, const long *modes, long m) {
   for (int k = 0; k < LANES; k++) {
     long at = 2 * (modes[k] + m);
@@ -48,7 +48,7 @@ INLINE void coefficients(vec *out, const float *a, const float *w, const long *m
   }
 }
 
-/* Two modes at a time, so that one's arithmetic hides the other's latency: of the same rows, or one each of two. */
+/* Two modes at a time, interleaved to hide latency: of the same rows (same), or one of each of two groups of rows. */
 INLINE void run_two(const vec *u0, const vec *u1, vec *y0, vec *y1, vec *x, const vec *c, int n, int same) {
   vec r0 = x[0], i0 = x[1], r1 = x[2], i1 = x[3];
   for (int t = 0; t < n; t++) {
@@ -100,7 +100,7 @@ INLINE void run_one(const vec *u, vec *y, vec *x, const vec *c, int n) {
   x[0] = r, x[1] = i;
 }
 
-/* Lanes whose states lie side by side in memory: a whole vector, half of one, or each by itself. */
+/* How many lanes have their states side by side in memory: a whole vector, half of one, or one. */
 INLINE int together(const Shape *z) { return z->b % LANES == 0 ? LANES : 2 * z->b == LANES ? LANES / 2 : 1; }
 
 INLINE void save(float *saved, const Shape *z, const Rows *r, const long *modes, long m, const vec *x, int side) {
@@ -119,7 +119,7 @@ INLINE void recall(const float *saved, const Shape *z, const Rows *r, const long
   }
 }
 
-/* States of `count` modes from mode m on, each length known to the compiler. */
+/* Save the states of `count` modes from mode m on; each call of save has a length that the compiler knows. */
 INLINE void save_all(float *saved, const Shape *z, const Rows *r, const long *modes, long m, int count, const vec *x) {
   const int side = together(z);
   for (int q = 0; q < count; q++)
@@ -142,7 +142,7 @@ INLINE void recall_all(const float *saved, const Shape *z, const Rows *r, const 
       recall(saved, z, r, modes, m + q, x + 2 * q, 1);
 }
 
-/* Ask for the states of a pair of channels early: they lie apart, and no processor foresees where. */
+/* Prefetch the states of a pair of channels: their addresses follow no pattern that a processor could predict. */
 INLINE void expect(const float *saved, const Shape *z, const Rows *r, const long *modes) {
   for (int k = 0; k < LANES; k += together(z)) {
     const char *at = (const char *)(saved + 2 * modes[k] * z->b + r->b[k]);
@@ -150,19 +150,19 @@ INLINE void expect(const float *saved, const Shape *z, const Rows *r, const long
   }
 }
 
-/* Output rows first … last (in groups of LANES); saved may be null. Returns 0, or 1 without memory. */
+/* Output rows first … last, in groups of LANES; saved may be null. Returns 0, or 1 if memory is exhausted. */
 int centaurus_scan_forward(const float *u, float *y, const float *a, const float *w, float *saved, const long *sizes,
                            long first, long last) {
   const Shape z = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
   const long each = z.i * z.m, count = z.s * z.j * z.b, per_block = 2 * z.s * z.j * each * z.b;
-  const int lone = each == 1; /* then two groups side by side */
+  const int single = each == 1; /* one mode a row: two groups of rows run together */
   vec *x = vectors(4 * each), *c = vectors(8 * each), *u0 = vectors(4 * BLOCK);
   long *modes = malloc(sizeof(long) * 2 * LANES * (size_t)z.i);
   const int failed = !x || !c || !u0 || !modes;
   const unsigned subnormals = flush_subnormals();
   vec *u1 = u0 + BLOCK, *y0 = u0 + 2 * BLOCK, *y1 = u0 + 3 * BLOCK;
   for (long g = first; g < last && !failed;) {
-    const int groups = lone && g + 2 <= last ? 2 : 1;
+    const int groups = single && g + 2 <= last ? 2 : 1;
     Rows r[2];
     const float *in[2][LANES];
     float *out[2][LANES];
@@ -211,10 +211,11 @@ int centaurus_scan_forward(const float *u, float *y, const float *a, const float
   return failed;
 }
 
-/* One mode through a block both ways, with the adjoint state p[t] = conj(a) p[t+1] + g[t], which leaves out w: then
-   du = Re(conj(w) p), dw = Σ u p, da = conj(w) Σ conj(x[t-1]) p, where the caller multiplies by conj(w) at the end.
-   x: state before the block; p: adjoint state after it, then before it; d: the sums of (a, w) in four vectors; path:
-   room for the states. Coefficients are copied, so that no store to du makes the compiler load them again. */
+/* Backward of one mode in a block. The adjoint state p[t] = conj(a) p[t+1] + g[t] does not contain w, so that
+   du = Re(conj(w) p), dw = Σ u p and da = conj(w) Σ conj(x[t-1]) p; the caller multiplies da by conj(w) at the end.
+   x: state before the block; p: adjoint state after it, replaced by that before it; d: the sums for a and w in four
+   vectors; path: memory for the states. Coefficients are copied, or the compiler would load them again after every store
+   to du. */
 INLINE void back_one(const vec *u, const vec *g, vec *du, const vec *x, vec *p, const vec *c, vec *d, int n,
                      vec *path) {
   const vec ar = c[0], ai = c[1], wr = c[2], wi = c[3];
@@ -241,7 +242,7 @@ INLINE void back_one(const vec *u, const vec *g, vec *du, const vec *x, vec *p, 
   d[0] += dar, d[1] += dai, d[2] += dwr, d[3] += dwi;
 }
 
-/* States of `count` modes of a block, before every sample: path is (sample, mode, 2). */
+/* Compute the states of `count` modes before every sample of a block: path is (sample, mode, 2). */
 INLINE void retrace(const vec *u0, const vec *u1, const vec *x, const vec *c, int n, vec *path, int count, int same) {
   vec r[4], i[4];
   for (int k = 0; k < count; k++) r[k] = x[2 * k], i[k] = x[2 * k + 1];
@@ -257,7 +258,7 @@ INLINE void retrace(const vec *u0, const vec *u1, const vec *x, const vec *c, in
   }
 }
 
-/* The way back for two modes at a time, whose states are two of `count` in path. */
+/* Backward of two modes at a time, whose states are two of `count` in path. */
 INLINE void back_two(const vec *u0, const vec *u1, const vec *g0, const vec *g1, vec *du0, vec *du1, vec *p,
                      const vec *c, vec *d, int n, const vec *path, int count, int same) {
   const vec ar0 = c[0], ai0 = c[1], wr0 = c[2], wi0 = c[3], ar1 = c[4], ai1 = c[5], wr1 = c[6], wi1 = c[7];
@@ -284,12 +285,12 @@ INLINE void back_two(const vec *u0, const vec *u1, const vec *g0, const vec *g1,
   d[0] += dar0, d[1] += dai0, d[2] += dwr0, d[3] += dwi0, d[4] += dar1, d[5] += dai1, d[6] += dwr1, d[7] += dwi1;
 }
 
-/* Input rows first … last (in groups of LANES). da and dw are added to. Returns 0, or 1 without memory. */
+/* Input rows first … last, in groups of LANES; adds to da and dw. Returns 0, or 1 if memory is exhausted. */
 int centaurus_scan_backward(const float *u, const float *dy, const float *a, const float *w, const float *saved,
                             float *du, float *da, float *dw, const long *sizes, long first, long last) {
   const Shape z = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
   const long each = z.j * z.m, count = z.s * z.i * z.b, per_block = 2 * z.s * z.j * z.i * z.m * z.b;
-  const int lone = each == 1;
+  const int single = each == 1;
   vec *p = vectors(4 * each), *c = vectors(8 * each), *d = vectors(8 * each), *room = vectors(6 * BLOCK + 8 * BLOCK);
   long *modes = malloc(sizeof(long) * 2 * LANES * (size_t)z.j);
   const int failed = !p || !c || !d || !room || !modes;
@@ -297,7 +298,7 @@ int centaurus_scan_backward(const float *u, const float *dy, const float *a, con
   vec *u0 = room, *u1 = room + BLOCK, *g0 = room + 2 * BLOCK, *g1 = room + 3 * BLOCK, *d0 = room + 4 * BLOCK;
   vec *d1 = room + 5 * BLOCK, *path = room + 6 * BLOCK;
   for (long g = first; g < last && !failed;) {
-    const int groups = lone && g + 2 <= last ? 2 : 1;
+    const int groups = single && g + 2 <= last ? 2 : 1;
     Rows r[2];
     const float *in[2][LANES], *from[2][LANES];
     float *out[2][LANES];

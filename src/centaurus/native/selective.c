@@ -2,16 +2,16 @@
 
        x[t] = exp(-Δ[t] A) x[t-1] + Δ[t] u[t] B[t]          y[t] = Σ_n E C[t] x[t]
 
-   u, Δ (dt), y are (b, i, t), contiguous; B and C are (b, t, n) with n padded to whole vectors by zeros, and so are
-   A and E (i, n). A vector holds LANES states of one channel; up to WIDE vectors go together, so that sums over states are
-   made once for all of them. Signals go in blocks; the states before each block are saved as (b, i, block, n), and backward
-   computes those inside a block again. */
+   u, Δ (dt) and y are (b, i, t), contiguous; B and C are (b, t, n), A and E (i, n), with n padded to whole vectors by
+   zeros. A vector holds LANES states of one channel; up to WIDE vectors are processed together, with one sum over
+   states. Signals are processed in blocks of BLOCK samples. The states before each block are saved as (b, i, block, n);
+   backward computes those inside a block again. */
 #include "vector.h"
 
 #define BLOCK 64
 #define WIDE 4
 
-/* States m … m + w LANES of one channel over all samples, from x to x; out is added to. */
+/* w vectors of states of one channel over all samples: updates state and adds to out. */
 INLINE void forward(const int w, const float *v, const float *d, const float *B, const float *C, const float *A,
                     const float *E, float *state, float *out, float *saved, long n, long t) {
   vec a[WIDE], e[WIDE], x[WIDE];
@@ -30,8 +30,9 @@ INLINE void forward(const int w, const float *v, const float *d, const float *B,
   for (int k = 0; k < w; k++) store(state + k * LANES, x[k]);
 }
 
-/* The same backwards. p is the gradient of the state after the signal, and then that of the state before it. gv is added to
-   (the gradient of Δ u), and so are gd (of Δ but for that), dB, dC, dA and dE. path holds (2 BLOCK + 1) WIDE vectors. */
+/* Its backward pass. state is the gradient of the state after the signal, replaced by that of the state before it. Adds
+   to gv (the gradient of Δ u), gd (the rest of the gradient of Δ), dB, dC, dA and dE. path holds (2 BLOCK + 1) WIDE
+   vectors. */
 INLINE void backward(const int w, const float *v, const float *d, const float *B, const float *C, const float *A,
                      const float *E, const float *g, const float *saved, float *state, float *gv, float *gd, float *dB,
                      float *dC, double *dA, double *dE, long n, long t, vec *path) {
@@ -78,7 +79,7 @@ INLINE void backward(const int w, const float *v, const float *d, const float *B
   for (int k = 0; k < w; k++) store(state + k * LANES, p[k]);
 }
 
-/* Rows (b, i) first … last, from the states x (b, i, n) to those after the signal; saved may be null. */
+/* Rows (b, i) first … last; replaces the states x (b, i, n) by those after the signal; saved may be null. */
 int centaurus_selective_forward(const float *u, const float *dt, const float *B, const float *C, const float *A,
                                 const float *E, float *x, float *y, float *saved, long channels, long n, long t,
                                 long first, long last) {
@@ -103,8 +104,8 @@ int centaurus_selective_forward(const float *u, const float *dt, const float *B,
   return 0;
 }
 
-/* Rows (b, i) of batch rows first … last; every gradient but dA and dE (i, n), which are added to, is written. dx (b, i, n)
-   holds the gradient of the state after the signal, and then that of the state before it. */
+/* Batch rows first … last. Adds to dA and dE (i, n) and writes the other gradients. dx (b, i, n) is the gradient of the
+   state after the signal, replaced by that of the state before it. Returns 0, or 1 if memory is exhausted. */
 int centaurus_selective_backward(const float *u, const float *dt, const float *B, const float *C, const float *A,
                                  const float *E, const float *dy, const float *saved, float *dx, float *du, float *ddt,
                                  float *dB, float *dC, double *dA, double *dE, long channels, long n, long t, long first,

@@ -1,12 +1,12 @@
-/* Spectra of many real signals at once, with the bins outermost, and the adjoint: no transposition before the products
-   of the bins, and none after.
+/* Spectra of many real signals at once, with the bins outermost, and the adjoint. Products of the bins need no
+   transposition before or after.
 
        X[f] = Σ_t u[t] e^(-2πi f t / n)          y[t] = Re Σ_f X[f] e^(2πi f t / n)          f = 0 … n/2, t < samples
 
-   u and y are (rows, samples), contiguous; spectra (n/2 + 1, 2, rows) with `bin` numbers from one bin to the next, which
-   should not be a power of two: the bins of a row would all fall into the same few lines of the cache. n is even. A vector holds one sample of LANES
-   rows, so that a transform of vectors is LANES transforms. Real transforms of n go through complex ones of n/2, whose
-   stages (Stockham) read one buffer and write the other. ``roots`` has e^(-2πi k/n), k < n. */
+   u and y are (rows, samples), contiguous; spectra are (n/2 + 1, 2, rows) with `bin` floats from one bin to the next,
+   which should not be a power of two: the bins of a row would all compete for a few lines of the cache. n is even. A
+   vector holds one sample of LANES rows, so a transform of vectors is LANES transforms. A real transform of n points is
+   a complex one of n/2, whose stages (Stockham) read one buffer and write the other. `roots` has e^(-2πi k/n), k < n. */
 #include "vector.h"
 
 typedef struct {
@@ -20,12 +20,12 @@ INLINE pair scaled(pair x, float re, float im) {
 }
 INLINE pair sum(pair x, pair y) { return (pair){x.re + y.re, x.im + y.im}; }
 INLINE pair difference(pair x, pair y) { return (pair){x.re - y.re, x.im - y.im}; }
-/* x times -i sign */
+/* -i · sign · x */
 INLINE pair turned(pair x, float sign) { return (pair){x.im * all(sign), -x.re * all(sign)}; }
 
-/* One stage of radix 4 of transforms of `size` points, `stride` of them interleaved; step = n / size. sign is 1 for
-   e^(-i…), -1 for e^(i…). Of the inputs only the first `given` quarters are not zero, and only the first `asked` quarters
-   of the outputs are wanted (which is for the last stage, of size 4). */
+/* A radix-4 stage of `stride` interleaved transforms of `size` points; step = n / size. sign is 1 for e^(-i…), -1 for
+   e^(i…). Only the first `given` quarters of the inputs are not zero, and only the first `asked` quarters of the outputs
+   are needed (in the last stage, of size 4). */
 INLINE void stage_4(const pair *x, pair *y, long size, long stride, const float *roots, long step, float sign, int given,
                     int asked) {
   const long quarter = size / 4;
@@ -50,10 +50,10 @@ INLINE void stage_4(const pair *x, pair *y, long size, long stride, const float 
   }
 }
 
-/* The same for radix 2, 3 and 5, by the definition. */
+/* The same for radix 2, 3 and 5, by the definition of the transform. */
 INLINE void stage_any(const int radix, const pair *x, pair *y, long size, long stride, const float *roots, long step,
                       float sign) {
-  const long part = size / radix, turn = step * part; /* a root of unity of the radix */
+  const long part = size / radix, turn = step * part; /* distance of the radix's roots of unity in roots */
   for (long p = 0; p < part; p++)
     for (long q = 0; q < stride; q++)
       for (int k = 0; k < radix; k++) {
@@ -89,17 +89,18 @@ KERNEL void stage_5(const pair *x, pair *y, long size, long stride, const float 
   stage_any(5, x, y, size, stride, roots, step, sign);
 }
 
-/* The radices of m, fours first; 0 if it has another factor. */
-static int radices(long m, int *found) {
+/* Factor m into radices, fours first, and return how many there are; 0 if m has another prime factor. */
+static int radices(long m, int *radix) {
   const int known[] = {4, 2, 3, 5};
   int count = 0;
   for (int k = 0; k < 4; k++)
-    for (; m % known[k] == 0 && count < STAGES; m /= known[k]) found[count++] = known[k];
+    for (; m % known[k] == 0 && count < STAGES; m /= known[k]) radix[count++] = known[k];
   return m == 1 ? count : 0;
 }
 
-/* A complex transform of m points in x, with y to work in; returns where the result is. `half`: only the first half of the
-   input (forward) is not zero, or of the output (back) is wanted. Back the radices come in the other order. */
+/* A complex transform of m points in x, with y as a work buffer; returns the buffer with the result. `half`: only the
+   first half of the input is not zero (forward), or only the first half of the output is needed (back). Backward uses
+   the radices in reverse order. */
 static pair *transform(pair *x, pair *y, long m, const int *radix, int count, const float *roots, int back, int half) {
   long size = m, stride = 1;
   for (int k = 0; k < count; k++) {
@@ -126,7 +127,7 @@ INLINE void store_some(float *p, vec x, int n) {
     memcpy(p, &x, sizeof(float) * n);
 }
 
-/* Groups first … last of LANES rows. Returns 0, or 1 without memory or for an n that has other factors than 2, 3, 5. */
+/* Groups first … last of LANES rows. Returns 0, or 1 if memory is exhausted or n has prime factors other than 2, 3, 5. */
 int centaurus_spectrum(const float *u, float *out, const float *roots, long rows, long samples, long n, long bin,
                        long first, long last) {
   const long m = n / 2, pairs = samples / 2;
@@ -148,7 +149,7 @@ int centaurus_spectrum(const float *u, float *out, const float *roots, long rows
     store_some(to + rows, all(0), lanes);
     store_some(to + m * bin, z[0].re - z[0].im, lanes);
     store_some(to + m * bin + rows, all(0), lanes);
-    for (long k = 1; k <= m / 2; k++) { /* Z of the even samples and Z of the odd ones, taken apart */
+    for (long k = 1; k <= m / 2; k++) { /* separate the spectra of the even and of the odd samples */
       const pair a = z[k], b = {z[m - k].re, -z[m - k].im};
       const pair even = {all(.5f) * (a.re + b.re), all(.5f) * (a.im + b.im)};
       const pair odd = {all(.5f) * (a.im - b.im), all(.5f) * (b.re - a.re)};
@@ -163,7 +164,7 @@ int centaurus_spectrum(const float *u, float *out, const float *roots, long rows
   return failed;
 }
 
-/* The adjoint, likewise. */
+/* The adjoint, with the same arguments and return values. */
 int centaurus_signal(const float *in, float *y, const float *roots, long rows, long samples, long n, long bin, long first,
                      long last) {
   const long m = n / 2;

@@ -1,5 +1,5 @@
-/* Compile without -ffast-math: rounding by adding a large number must not be optimised away.
-   Vectors of floats, in the compiler's own notation (GCC 12 and later, clang): as wide as the machine's registers. */
+/* Vectors of floats as wide as the machine's registers, by vector extensions of GCC (12 and later) and clang.
+   Compile without -ffast-math, which removes rounding by adding a large number. */
 #ifndef CENTAURUS_VECTOR_H
 #define CENTAURUS_VECTOR_H
 
@@ -27,7 +27,7 @@ INLINE vec load(const float *p) { return *(const loose *)p; }
 INLINE void store(float *p, vec x) { *(loose *)p = x; }
 INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
 
-/* The first n lanes, the rest zero. */
+/* Load the first n lanes; the others are zero. */
 INLINE vec load_some(const float *p, int n) {
   vec x = {0};
   memcpy(&x, p, sizeof(float) * n);
@@ -51,7 +51,8 @@ INLINE float total(vec x) {
   return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-/* Numbers below 1e-38 are zero between the two calls: a state that decays would else be slow on many machines. */
+/* Between the two calls numbers below 1e-38 are zero: on many CPUs, arithmetic on subnormal numbers (the end of a decay)
+   is slow. */
 #ifdef __SSE__
 INLINE unsigned flush_subnormals(void) {
   const unsigned before = __builtin_ia32_stmxcsr();
@@ -64,7 +65,7 @@ INLINE unsigned flush_subnormals(void) { return 0; }
 INLINE void restore_subnormals(unsigned before) { (void)before; }
 #endif
 
-/* exp(x) to about 1e-7, for x clamped to what a float can hold: 2^k times a polynomial (Cephes) on half a log 2. */
+/* exp(x) to about 1e-7, with x clamped to -87 … 88: 2^k times a polynomial (Cephes) on |f| <= log(2) / 2. */
 INLINE vec vexp(vec x) {
   x = pick(x > all(88.f), all(88.f), x);
   x = pick(x < all(-87.f), all(-87.f), x);
@@ -82,7 +83,7 @@ INLINE vec vexp(vec x) {
   return p * (vec)((k + 127) << 23);
 }
 
-/* log(x) of a positive normal number: its exponent, and a series in (m - 1) / (m + 1) with m around one. */
+/* log(x) of a positive normal number: its exponent, and a series in (m - 1) / (m + 1) with m near one. */
 INLINE vec vlog(vec x) {
   const ivec from = (ivec){0} + 0x3f3504f3; /* sqrt(1/2) */
   const ivec bits = (ivec)x - from;
@@ -106,7 +107,7 @@ INLINE vec *vectors(long count) {
   return (vec *)aligned_alloc(sizeof(vec), sizeof(vec) * (size_t)(count > 0 ? count : 1));
 }
 
-/* LANES rows of LANES samples, transposed in place by log2(LANES) perfect shuffles. */
+/* Transpose LANES rows of LANES samples in place, by log2(LANES) perfect shuffles. */
 INLINE void transpose(vec *r) {
 #if LANES == 16
 #define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
@@ -128,7 +129,7 @@ INLINE void transpose(vec *r) {
   }
 }
 
-/* Samples start … start + n of LANES rows as one vector a sample. */
+/* Load samples start … start + n of LANES rows, one vector for each sample. */
 KERNEL void gather(const float *const *rows, long start, int n, vec *out) {
   if (n < LANES) {
     for (int t = 0; t < n; t++)
@@ -144,7 +145,7 @@ KERNEL void gather(const float *const *rows, long start, int n, vec *out) {
   }
 }
 
-/* The way back, for the first `count` rows. */
+/* Store vectors of samples to the first `count` rows: the inverse of gather. */
 KERNEL void scatter(float *const *rows, int count, long start, int n, const vec *in) {
   if (n < LANES) {
     for (int t = 0; t < n; t++)

@@ -1,5 +1,5 @@
-/* Rows of a batch through a step that was exported to C. The compiler is given SOURCE (the step's file), PREFIX (of its
-   functions), INPUTS (channels) and ROW (floats in the states of a row). */
+/* Run the rows of a batch through a step that was exported to C. Defined on the compiler's command line: SOURCE (the
+   step's file), PREFIX (of its functions), INPUTS (channels) and ROW (floats in the state of a row). */
 #include SOURCE
 #include <string.h>
 #define PASTE(a, b) a##b
@@ -12,13 +12,15 @@
 long centaurus_state_floats(void) { return ROW; }
 long centaurus_block_floats(void) { return (long)(STEP(_state_bytes)() / sizeof(float) + FRAMES * N); }
 
-/* Frame by frame (y), as a step gives its numbers, to rows of `length` frames. */
+/* Transpose the output of a step, y (frames, outputs), into out (outputs, length). */
 static void put(const float *y, float *out, size_t length) {
   size_t t, k;
   for (k = 0; k < N; k++)
     for (t = 0; t < FRAMES; t++) out[k * length + t] = y[t * N + k];
 }
 
+/* One step of every row: in (rows, hop · inputs), out (rows, outputs, frames), states before and after (rows, ROW).
+   block has memory for a step's state and its output. */
 void centaurus_run(float *block, const float *in, float *out, const float *before, float *after, int rows) {
   float *y = block + STEP(_state_bytes)() / sizeof(float);
   int row;
@@ -31,7 +33,7 @@ void centaurus_run(float *block, const float *in, float *out, const float *befor
 }
 
 #ifdef CT_HALVES
-/* First halves of `steps` steps of every row, each with `size` floats of scratch; `length` is that of a row. */
+/* First halves of `steps` steps of every row, each with `size` floats of scratch; in has `length` floats in a row. */
 void centaurus_run_first(float *s, float *scratch, long size, const float *in, long length, int rows, int steps) {
   int step, row;
   for (step = 0; step < steps; step++)
@@ -39,7 +41,7 @@ void centaurus_run_first(float *s, float *scratch, long size, const float *in, l
       STEP(_first)(s + (size_t)row * ROW, scratch, in + (size_t)row * length + step * HOP);
 }
 
-/* Second halves of the same steps. */
+/* Second halves of the same steps; out has `length` frames in a row. */
 void centaurus_run_second(float *s, float *scratch, long size, float *out, long length, int rows, int steps) {
   int step, row;
   for (step = 0; step < steps; step++)
