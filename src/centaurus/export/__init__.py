@@ -1,4 +1,4 @@
-"""Export networks: one self-contained ONNX file with explicit states, C or WebAssembly."""
+"""Export networks as a self-contained ONNX file with explicit states, as C or as WebAssembly."""
 
 from centaurus.export.write import export_onnx
 

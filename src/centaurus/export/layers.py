@@ -1,9 +1,9 @@
-"""The operations of a step as nodes of an ONNX graph, in single precision, batch left open.
+"""The operations of a step as nodes of an ONNX graph, in single precision and with a dynamic batch size.
 
-Spectra are transforms in two stages of small matrix products, without FFT operators. A frame of N = A · B samples is a
+Fourier transforms are two stages of small matrix products, without FFT operators. A frame of N = A · B samples is a
 matrix of B rows and A columns. The first stage transforms the columns, giving for every r from 0 to B/2 a row of A
-complex numbers; the second takes that row to the bins k with k mod B = ±r, one small table for each r. Together they
-need a few per cent of the products of a plain N × 2 · bins table.
+complex numbers; the second maps that row to the bins k with k mod B = ±r, by a small table for each r (a group).
+Together they need a few per cent of the multiplications of one table (N, 2 · bins).
 """
 
 from __future__ import annotations
@@ -44,19 +44,22 @@ if TYPE_CHECKING:
 
 
 def bin_groups(window: int, length: int) -> list[list[int]]:
-    """For every r from 0 to length/2 the bins k up to window/2 with k mod length = ±r."""
+    """Return for every r from 0 to length/2 the bins k up to window/2 with k mod length = ±r."""
     bins = range(window // 2 + 1)
     return [[k for k in bins if k % length in (r, (length - r) % length)] for r in range(length // 2 + 1)]
 
 
 def column_table(length: int) -> Array:
-    """(2 · groups, length): the real transform of a column, real and imaginary part of each r in turn."""
+    """Return the real transform of a column, (2 · groups, length): real and imaginary part of each r in turn."""
     angle = 2 * np.pi * np.outer(np.arange(length // 2 + 1), np.arange(length)) / length
     return np.stack([np.cos(angle), -np.sin(angle)], 1).reshape(-1, length)
 
 
 def bin_tables(window: int, columns: int) -> Array:
-    """(groups, 2 · columns, 2 · most): from the columns' values for an r to real and imaginary part of its bins."""
+    """Return the second stage, (groups, 2 · columns, 2 · most): from the columns' values for an r to its bins.
+
+    ``most`` is the number of bins in the largest group; both sides have real and imaginary parts.
+    """
     length = window // columns
     groups = bin_groups(window, length)
     most = max(map(len, groups))
@@ -72,7 +75,7 @@ def bin_tables(window: int, columns: int) -> Array:
 
 
 def inverse_bin_tables(window: int, columns: int) -> Array:
-    """(groups, 2 · most, 2 · columns): from the bins of an r back to the columns' values for it."""
+    """Return its inverse, (groups, 2 · most, 2 · columns): from the bins of an r to the columns' values for it."""
     length, half = window // columns, window // 2
     groups = bin_groups(window, length)
     most = max(map(len, groups))
@@ -91,7 +94,7 @@ def inverse_bin_tables(window: int, columns: int) -> Array:
 
 
 def inverse_column_table(window: int, columns: int, rows: int) -> Array:
-    """(rows, 2 · groups): the last rows of samples of every column from its values for each r."""
+    """Return the inverse transform of a column, (rows, 2 · groups): from its values for each r to its last rows."""
     length = window // columns
     r, n = np.arange(length // 2 + 1), np.arange(length - rows, length)
     twice = np.where(r % (length // 2) == 0, 1, 2) / window
@@ -100,7 +103,7 @@ def inverse_column_table(window: int, columns: int, rows: int) -> Array:
 
 
 def bin_order(window: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the place of each channel of a spectrum among the groups, and the channel at each place of them."""
+    """Return the position of each channel of a spectrum in the order of groups, and the channel of each position."""
     groups = bin_groups(window, window // columns)
     most, bins = max(map(len, groups)), window // 2 + 1
     place, channel = np.zeros(2 * bins, np.int64), np.zeros(2 * most * len(groups), np.int64)
@@ -113,7 +116,7 @@ def bin_order(window: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def lower_analysis(layer: Analysis, g: Graph, u: Signal, name: str) -> Signal:
-    """Nodes of the short-time spectra of a signal of one channel."""
+    """Add the nodes of the short-time spectra of a signal of one channel."""
     x = _grouped_spectra(g, layer, u, name)
     y = g.node("Gather", x.name, g.constant(bin_order(layer.window, _columns(layer))[0]), axis=3)
     return Signal(y, x.frames, 2 * layer.bins)
@@ -124,14 +127,14 @@ def _columns(layer: Analysis) -> int:
 
 
 def _grouped_spectra(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
-    """Spectra in the order in which the second stage gives them, bins of one group together."""
+    """Return spectra in the order of the second stage: the bins of a group together."""
     window, hop, frames = layer.window, layer.hop, u.frames // layer.hop
     columns, length = stages(window, window)
     state = g.state(name, 1, window - hop)
     x = g.concat(state, g.reshape(u.name, 1, u.frames), axis=2)
     g.keep(state, g.part(x, u.frames, u.frames + window - hop, 2))
     shape = array(analysis_window(window, hop))
-    if frames > 1:  # frames that consist of whole hops are copied
+    if frames > 1:  # gather overlapping frames, whole hops at a time if the window consists of them
         step = hop if window % hop == 0 else 1
         hops = np.arange(frames)[:, None] * (hop // step) + np.arange(window // step)
         x = g.node("Gather", g.reshape(x, 1, -1, step), g.constant(hops), axis=2)
@@ -145,7 +148,7 @@ def _grouped_spectra(g: Graph, layer: Analysis, u: Signal, name: str) -> Signal:
 
 
 def lower_synthesis(layer: Synthesis, g: Graph, u: Signal, name: str) -> Signal:
-    """Nodes of the overlap-add of the newest samples of every frame."""
+    """Add the nodes of the overlap-add of the newest samples of every frame."""
     window, synthesis, hop, frames = layer.window, layer.synthesis, layer.step_samples, u.frames
     columns, _ = stages(window, synthesis)
     tables = inverse_bin_tables(window, columns)
@@ -170,7 +173,7 @@ def lower_synthesis(layer: Synthesis, g: Graph, u: Signal, name: str) -> Signal:
 
 
 def _each_group(g: Graph, x: str, tables: Array, frames: int) -> str:
-    """Multiply each group of every frame by its own table (groups, in, out): all frames of a group in one product."""
+    """Multiply each group by its own table (groups, in, out), all frames in one product."""
     groups, inner, _ = tables.shape
     if frames == 1:
         return g.matmul(g.reshape(x, groups, 1, inner), g.constant(tables))
@@ -179,7 +182,7 @@ def _each_group(g: Graph, x: str, tables: Array, frames: int) -> str:
 
 
 def _overlaps(frames: int, overlaps: int) -> Array:
-    """(hops out, hops waiting + pieces): which pieces add up to which hop."""
+    """Return a matrix (output hops, hops of the state + pieces) of ones where a piece is part of an output hop."""
     table = np.zeros((frames + overlaps - 1, overlaps - 1 + frames * overlaps))
     table[np.arange(overlaps - 1), np.arange(overlaps - 1)] = 1
     for frame in range(frames):
@@ -189,7 +192,7 @@ def _overlaps(frames: int, overlaps: int) -> Array:
 
 
 def lower_compress(layer: Compress, g: Graph, u: Signal, name: str) -> Signal:
-    """Nodes of compressed spectra."""
+    """Add the nodes of compressed spectra."""
     relative, level = _over_level(g, layer, u, name)
     relative = g.add(relative, g.constant(RELATIVE_FLOOR))
     magnitude = _power(g, relative, layer.power / 2)
@@ -200,14 +203,14 @@ def lower_compress(layer: Compress, g: Graph, u: Signal, name: str) -> Signal:
 
 
 def lower_mel(layer: Mel, g: Graph, u: Signal, name: str) -> Signal:
-    """Nodes of mel bands."""
+    """Add the nodes of mel bands."""
     relative, _ = _over_level(g, layer, u, name)
     filters = array(mel_filters(layer.bins, layer.bands, *layer.band)).T
     return _compressed_bands(g, layer, g.matmul(relative, g.constant(filters)), u.frames)
 
 
 def lower_mel_of(g: Graph, analysis: Analysis, mel: Mel, u: Signal, name: str) -> Signal:
-    """Nodes of mel bands of short-time spectra, without putting the bins in order: the filters are in theirs."""
+    """Add the nodes of mel bands of short-time spectra; the filters are permuted instead of the bins."""
     x = _grouped_spectra(g, analysis, u, name)
     place, _ = bin_order(analysis.window, _columns(analysis))
     filters = np.zeros((x.channels, mel.bands))
@@ -225,12 +228,12 @@ def _compressed_bands(g: Graph, layer: Mel, bands: str, frames: int) -> Signal:
 
 
 def _power(g: Graph, x: str, exponent: float) -> str:
-    """x to a power, for positive x: by logarithms, which the runtime vectorises."""
+    """Return x to a power for positive x, by exp and log, which onnxruntime vectorises."""
     return g.node("Exp", g.multiply(g.node("Log", x), g.constant(exponent)))
 
 
 def _over_level(g: Graph, layer: Leveling, u: Signal, name: str) -> tuple[str, str | None]:
-    """Power over level, and the level if there is one: an exponential mean with bias correction."""
+    """Return power divided by level, and the level (an exponential mean with bias correction) if there is one."""
     square = g.multiply(u.name, u.name)
     power = g.add(*g.split(square, [layer.bins, layer.bins]))
     if not layer.release:
@@ -253,7 +256,7 @@ def _over_level(g: Graph, layer: Leveling, u: Signal, name: str) -> tuple[str, s
 
 
 def lower_delay(layer: Delay, g: Graph, u: Signal, name: str) -> Signal:
-    """Nodes of a delay line."""
+    """Add the nodes of a delay line."""
     frames = int(layer.delay)
     state = g.state(name, 1, frames, u.channels)
     x = g.concat(state, u.name, axis=2)
@@ -261,9 +264,9 @@ def lower_delay(layer: Delay, g: Graph, u: Signal, name: str) -> Signal:
     return u._replace(name=g.part(x, 0, u.frames, 2))
 
 
-NARROW, MANY = 8, 256  # up to this many channels and from this many frames on, products are faster than the operator
-FEW = 8  # up to this many frames, the taps of a convolution are one product and one sum
-WIDTH = 32  # channels of several frames that go through one matrix
+NARROW, MANY = 8, 256  # most channels and fewest frames of a norm that is faster by products than by the operator
+FEW = 8  # most frames of a convolution whose taps are one product and one sum
+WIDTH = 32  # most channels × frames that such a norm takes in one row
 LONGEST = 64  # frames of a DC blocker's leaky sum in one matrix
 OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 LEAVES: dict[type[Layer], Callable[[Any, Graph, Signal, str], Signal]] = {
@@ -278,7 +281,7 @@ LEAVES: dict[type[Layer], Callable[[Any, Graph, Signal, str], Signal]] = {
 
 
 class Nodes(Target):
-    """Adds the layers of a step to a graph."""
+    """The export to ONNX: adds the layers of a step to a graph."""
 
     format: ClassVar[str] = "ONNX"
 
@@ -302,7 +305,7 @@ class Nodes(Target):
         return u._replace(name=self.graph.silu(u.name) if function == "silu" else self._gelu(u.name, function))
 
     def _gelu(self, x: str, function: str) -> str:
-        """Return x · Φ(x), with Φ by the error function or by its approximation with a hyperbolic tangent."""
+        """Return x · Φ(x), with Φ by the error function or by its tanh approximation."""
         g = self.graph
         if function == "gelu_tanh":
             cube = g.multiply(x, g.add(g.multiply(g.multiply(x, x), g.constant(0.044715)), g.constant(1.0)))
@@ -343,7 +346,7 @@ class Nodes(Target):
         return self.map(u, "silu") if layer.activate else u
 
     def _narrow_norm(self, u: Signal, scale: Array, bias: Array) -> Signal:
-        """Return the norm of few channels by matrix products over several frames; the operator has a cost per frame."""
+        """Return the norm of few channels by matrix products over several frames: the operator has a cost per frame."""
         g, c = self.graph, u.channels
         frames = max(m for m in range(1, WIDTH // c + 1) if u.frames % m == 0)
         every = np.eye(frames)
@@ -399,7 +402,7 @@ class Nodes(Target):
         return u._replace(name=y if layer.bias is None else g.add(y, g.constant(array(layer.bias))))
 
     def _with_past(self, u: Signal, name: str, frames: int) -> str:
-        """Return a signal with ``frames`` frames before it, which are a state."""
+        """Return a signal with the ``frames`` frames before it, which are kept in a state."""
         if frames == 0:
             return u.name
         g = self.graph
@@ -435,7 +438,7 @@ class Nodes(Target):
 
     @leaf.register
     def _(self, layer: DCBlock, u: Signal, name: str) -> Signal:
-        """Add nodes in blocks: a matrix inside each, and one that carries the leaky sum from block to block."""
+        """Run in blocks: one matrix inside each, and one that carries the leaky sum from block to block."""
         g, pole = self.graph, layer.pole
         q = max(k for k in range(1, min(LONGEST, u.frames) + 1) if u.frames % k == 0)
         blocks = u.frames // q
@@ -458,7 +461,10 @@ class Nodes(Target):
 
     @leaf.register
     def _(self, layer: Leveled, u: Signal, name: str) -> Signal:
-        """Divide by the largest level of all hops so far, each decayed by its age, and multiply by it again."""
+        """Divide by the level, run the body and multiply by the level again.
+
+        The level is the largest of all hops so far, each decayed by its age.
+        """
         g, hops, width = self.graph, u.frames // layer.hop, layer.hop * u.channels
         x = g.reshape(u.name, 1, hops, width)
         power = g.matmul(g.multiply(x, x), g.constant(np.full((width, 1), 1 / width)))
@@ -477,7 +483,7 @@ class Nodes(Target):
 
 
 def _fall(decay: float, age: NDArray[np.int64]) -> Array:
-    """Return decay^age, and zero for later hops."""
+    """Return decay^age, and zero for negative ages."""
     return np.where(age >= 0, decay ** np.maximum(age, 0.0), 0.0)
 
 

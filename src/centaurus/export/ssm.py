@@ -1,14 +1,14 @@
 """SSM and S6 layers as nodes of an ONNX graph, and the tables of an SSM layer for pieces of a fixed length.
 
-Whatever its equation, an SSM layer is a projection, a convolution and a projection. Indices of the convolved signal are
-shared with its result (g), summed (i) or new in the result (j); its states are its modes. It uses the cheapest of
-these methods to run a piece by matrix products:
+Every SSM layer is a projection, a convolution and a projection. Indices of the convolution are shared by its signal and
+its result (g), summed (only in the signal, i) or new (only in the result, j); its states are the modes. A piece is run
+by matrix products, in chunks, with the cheapest of these methods:
 
-``serial``  chunk after chunk: [signal, state] times one table gives [result, state], a product for every shared index
-``rows``    the same where signal and state have a row for every shared index: an element-wise product and a sum
-``chunks``  all chunks side by side, and one small matrix for every mode that links their states
-``linked``  the same with the states linked element by element, where there are many
-``crossed`` the same for layers whose states lie between every input and every output channel
+``serial``  chunk by chunk: [signal, state] times one table gives [result, state], one product for every shared index
+``rows``    the same with shared indices as columns, by element-wise products and sums
+``chunks``  all chunks in parallel; a small matrix for every mode gives the states between them
+``linked``  all chunks in parallel; the states between them follow by element-wise recurrence
+``crossed`` the same for layers that have states for every pair of input and output channel
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Local:
 
     @cached_property
     def roles(self) -> tuple[str, str, str, str]:
-        """Indices shared, summed and new, and the modes that are not shared."""
+        """Indices that are shared, summed and new, and the modes that are not shared."""
         link = self._route(1).link
         signal, out = link.signal.strip("bt"), link.out.strip("bt")
         shared = "".join(i for i in link.modes if i in signal and i in out)
@@ -64,17 +64,17 @@ class Local:
         return shared, _less(signal, shared), _less(out, shared), rest
 
     def count(self, indices: str) -> int:
-        """Return the product of the sizes of indices; a phase has two values."""
+        """Return the product of the sizes of indices; a phase has size 2."""
         return int(np.prod([self.layer.topology.size.get(i, 2) for i in indices], dtype=int))
 
     @property
     def crossed(self) -> bool:
-        """Whether every summed and every new index is one of the modes': then a state has one of each."""
+        """Whether all summed and new indices are modes: there are states for every pair of input and output."""
         _, summed, new, rest = self.roles
         return set(summed + new) <= set(rest)
 
     def before(self) -> Array | None:
-        """Return the projection (in_channels, shared · summed), or None where it is the identity."""
+        """Return the projection (in_channels, shared · summed), or None if it is the identity."""
         layer, w, (shared, summed, _, _) = self.layer, self._route(1), self.roles
         channels = torch.eye(layer.in_channels, dtype=torch.float64)[..., None]  # b c t
         u = _unfold(layer.topology, channels)
@@ -88,7 +88,7 @@ class Local:
         return _unless_identity(contract((u, w.link.signal), out="b" + shared + summed + "t"))
 
     def after(self) -> Array | None:
-        """Return the projection (shared · new, out_channels), or None where it is the identity."""
+        """Return the projection (shared · new, out_channels), or None if it is the identity."""
         layer, w, (shared, _, new, _) = self.layer, self._route(1), self.roles
         count = self.count(shared + new)
         sizes = [layer.topology.size.get(i, 2) for i in shared + new]
@@ -114,7 +114,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Tables:
-    """Inside a chunk, into the states, out of them and from one chunk to the next, with their index strings."""
+    """The tables of a chunk: inside it, into the states, out of them and from state to state; with index strings."""
 
     local: Local
     chunk: int
@@ -125,20 +125,20 @@ class Tables:
     indices: tuple[str, str, str, str]
 
     def inside(self) -> Array:
-        """Return (shared, frame · summed, frame · new): the result of a chunk by itself."""
+        """Return (shared, frame · summed, frame · new): from a chunk to its result, without states."""
         shared, summed, new, _ = self.local.roles
         x = contract((self.toeplitz, self.indices[0]), out=shared + "π" + summed + "κ" + new)
         return self._shaped(x, shared, self.chunk * self.local.count(summed), -1)
 
     def drive(self) -> Array:
-        """Return (shared, frame · summed, modes · 2): what a chunk leaves in the states."""
+        """Return (shared, frame · summed, modes · 2): from a chunk to its contribution to the states."""
         shared, summed, _, rest = self.local.roles
         terms, names = self._diagonal(self.into, self.indices[1], summed)
         x = contract(*terms, out=shared + "π" + names + rest + "η")
         return self._shaped(x, shared, self.chunk * self.local.count(summed), -1)
 
     def read(self) -> Array:
-        """Return (shared, modes · 2, frame · new): what the states before a chunk add to it."""
+        """Return (shared, modes · 2, frame · new): from the states before a chunk to their part of its result."""
         shared, _, new, rest = self.local.roles
         terms, names = self._diagonal(self.out_of, self.indices[2], new)
         x = contract(*terms, out=shared + rest + "ηκ" + names)
@@ -157,9 +157,9 @@ class Tables:
         return self._shaped(x, shared + new, -1, self.chunk)
 
     def decay(self, *shape: int) -> tuple[Array, Array]:
-        """Return the real and imaginary part of the decay over a chunk, in the order (new, others, shared, summed).
+        """Return the real and imaginary part of the decay over a chunk, in this shape.
 
-        A layer without summed and new indices has them in the order (shared, others).
+        Its indices are (new, others, shared, summed), or (shared, others) without summed and new ones.
         """
         shared, summed, new, rest = self.local.roles
         others = _less(rest, summed + new)
@@ -168,14 +168,14 @@ class Tables:
         return real, imaginary
 
     def rotation(self) -> Array:
-        """Return (shared, modes, 2, 2): a state (re, im) times this is the state one chunk later without any input."""
+        """Return (shared, modes, 2, 2): a state (re, im) times this is the state one chunk later, without input."""
         shared, _, _, rest = self.local.roles
         x = contract((self.power, self.indices[3]), out=shared + rest + "η")
         a = x.reshape(self.local.count(shared), self.local.count(rest), 2).numpy()
         return np.stack([a, np.stack([-a[..., 1], a[..., 0]], -1)], -2)
 
     def _diagonal(self, x: Tensor, indices: str, role: str) -> tuple[list[tuple[Tensor, str]], str]:
-        """Return terms that spread a table over indices of a role that are modes too, and the names they have then."""
+        """Return einsum terms that make a table diagonal in the indices of a role that are modes, and the new names."""
         terms, names = [(x, indices)], ""
         for index in role:
             if index in self.local.roles[3]:
@@ -190,9 +190,9 @@ class Tables:
 
 
 def scan(rotation: Array, chunks: int) -> Array:
-    """Return (modes, 2 + 2 · chunks, 2 · chunks + 2): from a state and what chunks add to the states before and after.
+    """Return a matrix (modes, 2 + 2 · chunks, 2 · chunks + 2) that computes the states between chunks.
 
-    Row vectors: [x, z_0 … z_{K-1}] times this is [s_0 … s_{K-1}, s_K], where s_0 = x and s_{k+1} = s_k R + z_k.
+    The row vector [x, z_0 … z_{K-1}] times it is [s_0 … s_{K-1}, s_K], where s_0 = x and s_{k+1} = s_k R + z_k.
     """
     modes = rotation.shape[0]
     table = np.zeros((modes, chunks + 1, 2, chunks + 1, 2))
@@ -223,8 +223,8 @@ def _unless_identity(x: Tensor) -> Array | None:
     return None if same else np.asarray(matrix)
 
 
-# Seconds on one core: an operator, one of a batch of small matrix products, a multiply-add in them, an element-wise
-# product that is summed up afterwards, and a number of a table, which has to be stored, loaded and kept in cache.
+# Seconds on one core for an operator, for each matrix product of a batch, for each multiply-add in one, for each
+# element-wise product that is summed, and for each number of a table, which has to be stored, loaded and cached.
 OPERATOR, PRODUCT, MULTIPLY, ELEMENT, NUMBER = 8e-7, 1.7e-7, 2.5e-11, 4e-10, 3e-10
 
 Method: TypeAlias = "Callable[[Graph, Local, str, str, int, int], str]"
@@ -232,7 +232,7 @@ Method: TypeAlias = "Callable[[Graph, Local, str, str, int, int], str]"
 
 @dataclass(frozen=True)
 class Choice:
-    """A method, the frames of its chunks, and what it costs."""
+    """A method, the frames of its chunks, and its estimated time."""
 
     run: Method
     chunk: int
@@ -240,7 +240,7 @@ class Choice:
 
 
 def lower_ssm(layer: SSM, g: Graph, u: Signal, name: str) -> Signal:
-    """Add the nodes of a layer and return its output, which has as many frames."""
+    """Add the nodes of a layer and return its output, which has as many frames as u."""
     local = Local(layer)
     before, after = local.before(), local.after()
     v = u.name if before is None else g.matmul(u.name, g.constant(before))
@@ -384,7 +384,10 @@ def _recur(
     chunk_axis: int,
     half_axis: int,
 ) -> str:
-    """Return the states before every chunk, and keep the one after the last; halves are real and imaginary parts."""
+    """Return the states before every chunk, and keep the state after the last.
+
+    ``half_axis`` is the axis whose halves are real and imaginary parts.
+    """
     half = decay[0].shape[-1]
     sizes = [half, half] if half_axis == 3 else [1, 1]
     a, b = (g.constant(x) for x in decay)
@@ -414,7 +417,7 @@ def _joined(g: Graph, parts: list[str]) -> str:
 
 
 def _without_one(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return one matrix instead of a batch of one."""
+    """Return a batch of one matrix as a matrix, other batches as they are."""
     return table[0] if table.shape[0] == 1 else table
 
 
@@ -442,14 +445,14 @@ def _spread(g: Graph, y: str, frames: int, q: int, shared: int, new: int) -> str
 
 
 def lower_s6(layer: S6, g: Graph, u: Signal, name: str) -> Signal:
-    """Add the nodes of a selective scan; all frames of a piece are computed together, the recurrence by doubling.
+    """Add the nodes of a selective scan; all frames of a piece are computed in parallel, the recurrence by doubling.
 
     A step in equations, with u one frame of ``in_channels`` values and x the state (in_channels, states):
 
         Δ = softplus(dt_up (dt_down u) + dt_bias)                  in_channels
         b = B u,  c = C u                                          states
         x = exp(-Δ exp(A_log)) x + (Δ u) b                         in_channels × states, element by element
-        y = Σ_n c (E x), then M y where the layer has a mixer      E is one where the layer is not weighted
+        y = Σ_n c (E x), then M y if the layer has a mixer         E is one if the layer is not weighted
     """
     frames, channels, states = u.frames, layer.in_channels, layer.states
 

@@ -1,7 +1,7 @@
-"""A network's step, layer by layer, in the operations that every export format implements (``Target``).
+"""Describe a network's step layer by layer, in the operations that every export format implements (``Target``).
 
-Every format runs the same description, so a layer made of these operations is written once. A signal has its frames
-before its channels, so that projections and resampling are matrix products.
+A layer made of these operations is written once for all formats. A signal is (frames, channels), so projections and
+resampling are matrix products.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FUNCTIONS: dict[type[nn.Module], str] = {
     nn.SiLU: "silu",
     nn.GELU: "gelu",
 }
-"""The lifted torch modules that are functions of single numbers, and their names in ``Target.map``."""
+"""Element-wise torch modules that may be inside a ``Lift``, and their names in ``Target.map``."""
 
 
 class Signal(NamedTuple):
-    """A value of a step by its name in the exported code: frames of channels, frame by frame."""
+    """A value (frames, channels) of a step, by its name in the exported code."""
 
     name: str
     frames: int
@@ -40,17 +40,17 @@ class Signal(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the numbers of a step."""
+        """Return how many numbers it has."""
         return self.frames * self.channels
 
 
 def array(x: Any) -> Array:
-    """Return the numbers of a tensor in double precision."""
+    """Return a tensor as a numpy array in double precision."""
     return np.asarray(x.detach().cpu().double().numpy())
 
 
 class Target(ABC):
-    """A format of exported steps: the operations that layers have in common, and ``leaf`` for all other layers."""
+    """An export format: the operations that layers have in common, and ``leaf`` for all other layers."""
 
     format: ClassVar[str]
 
@@ -60,7 +60,7 @@ class Target(ABC):
 
     @abstractmethod
     def reshape(self, u: Signal, frames: int, channels: int) -> Signal:
-        """Return the same numbers as other frames."""
+        """Return the same numbers with another number of frames and channels."""
 
     @abstractmethod
     def add(self, x: Signal, y: Signal) -> Signal:
@@ -68,31 +68,31 @@ class Target(ABC):
 
     @abstractmethod
     def map(self, u: Signal, function: str) -> Signal:
-        """Return a function of every number: silu, relu, tanh, sigmoid, gelu or gelu_tanh."""
+        """Apply a function to every number: silu, relu, tanh, sigmoid, gelu or gelu_tanh."""
 
     @abstractmethod
     def leaf(self, layer: Layer, u: Signal, name: str) -> Signal:
-        """Return the output of a layer that each format writes in its own way; ``name`` names its states."""
+        """Return the output of a layer that each format implements itself; ``name`` is the prefix of its states."""
 
     def fuse(self, layers: list[Layer], u: Signal, name: str) -> Signal | None:
         """Return the output of layers in series if the format has a cheaper form for them, else None."""
         return None
 
     def activate(self, y: Signal, skip: Signal | None, activation: Activation) -> Signal:
-        """Return the end of a block: the skip added and SiLU applied, in the order that ``activation`` gives."""
+        """Add the skip connection and apply SiLU at the end of a block, in the order of ``activation``."""
         early = activation is Activation.BEFORE_SKIP
         y = y if skip is None or early else self.add(y, skip)
         y = y if activation is Activation.NONE else self.map(y, "silu")
         return self.add(y, skip) if early and skip is not None else y
 
     def refusal(self, what: str, name: str) -> TypeError:
-        """Return the error for a layer that this format does not have."""
+        """Return the error for a layer that this format does not support."""
         return TypeError(f"{name or 'this model'} {what}, which cannot be exported to {self.format}")
 
 
 @singledispatch
 def lower(layer: Layer, to: Target, u: Signal, name: str) -> Signal:
-    """Apply a layer (in double precision) to a signal, and return its output. ``name`` is the path of the layer."""
+    """Add a layer (in double precision) to the export and return its output. ``name`` is the path of the layer."""
     return to.leaf(layer, u, name)
 
 

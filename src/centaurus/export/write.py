@@ -1,7 +1,7 @@
-"""``export_onnx``: a network's step for pieces of one length as a file, compared with torch before it is written.
+"""``export_onnx``: write a network's step, for chunks of a fixed length, as an ONNX file that is compared with torch.
 
-Inside the graph a signal is (batch, 1, frames, channels), time before channels: projections, resampling and norms then
-are plain matrix products and reductions over the last axis, and nothing is transposed.
+Inside the graph a signal is (batch, 1, frames, channels), time before channels: projections, resampling and norms are
+then matrix products and reductions over the last axis, without transpositions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = "batch"
 
 
 class Graph:
-    """Nodes and constants in the order they are made; every constant is stored once."""
+    """An ONNX graph under construction: nodes in the order they are added, and constants, equal ones stored once."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -43,7 +43,7 @@ class Graph:
         self._after: dict[str, str] = {}
 
     def constant(self, value: Any) -> str:
-        """Return the name of a constant in single precision, or of integers if the value has those."""
+        """Add a constant, float32 or int64, and return its name."""
         array = np.asarray(value)
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -54,11 +54,11 @@ class Graph:
         return self._constants[key]
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operator and return its result."""
+        """Add an operator and return the name of its result."""
         return self.nodes_of(op, 1, *inputs, **attributes)[0]
 
     def nodes_of(self, op: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
-        """Add an operator and return its results."""
+        """Add an operator and return the names of its results."""
         names = [f"{op.lower()}{len(self.nodes)}" + (f".{k}" if outputs > 1 else "") for k in range(outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), names, **attributes))
         return names
@@ -72,23 +72,23 @@ class Graph:
         return self.node("Transpose", x, perm=order)
 
     def split(self, x: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
-        """Return pieces of these sizes along an axis."""
+        """Split x into pieces of these sizes along an axis."""
         return self.nodes_of("Split", len(sizes), x, self.constant(np.array(sizes)), axis=axis)
 
     def concat(self, *parts: str, axis: int = -1) -> str:
-        """Return pieces joined along an axis."""
+        """Concatenate along an axis."""
         return self.node("Concat", *parts, axis=axis)
 
     def part(self, x: str, start: int, stop: int, axis: int) -> str:
-        """Return a range along an axis."""
+        """Return x[start:stop] along an axis."""
         return self.node("Slice", x, *(self.constant(np.array([n])) for n in (start, stop, axis)))
 
     def add(self, x: str, y: str) -> str:
-        """Return the sum, broadcast."""
+        """Return the sum, with broadcasting."""
         return self.node("Add", x, y)
 
     def multiply(self, x: str, y: str) -> str:
-        """Return the product, element by element."""
+        """Return the element-wise product, with broadcasting."""
         return self.node("Mul", x, y)
 
     def matmul(self, x: str, y: str) -> str:
@@ -100,13 +100,13 @@ class Graph:
         return self.multiply(x, self.node("Sigmoid", x))
 
     def state(self, name: str, *shape: int) -> str:
-        """Return the name of a new state as an input; it is zero at the start of a stream."""
+        """Add a state (batch, *shape), zero at the start of a stream, and return the name of its input."""
         unique = f"state.{name}"
         self.states.append(StateShape(unique, shape))
         return unique
 
     def keep(self, state: str, value: str) -> None:
-        """Set the value of a state after this piece."""
+        """Set the value that a state has after the step."""
         self._after[state] = value
 
     def model(
@@ -139,7 +139,7 @@ def after(state: str) -> str:
 
 
 def _without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return the nodes without identities: a value that is an output has the name of the output."""
+    """Return the nodes without identities: a value that is an output gets the output's name instead."""
     made = {name for node in nodes if node.op_type != "Identity" for name in node.output}
     outer: dict[str, str] = {}
     kept = []
@@ -155,8 +155,8 @@ def _without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return kept
 
 
-TOLERANCE = 1e-3  # of the largest value; rounding errors are a tenth of it
-PIECES = 3
+TOLERANCE = 1e-3  # largest difference from torch over the largest value; rounding errors are a tenth of it
+PIECES = 3  # chunks of the comparison with torch
 
 
 class ExportError(FileError, ValueError):
@@ -164,7 +164,7 @@ class ExportError(FileError, ValueError):
 
 
 class Exported(NamedTuple):
-    """A file that was written, and its largest difference from torch against the largest value."""
+    """A file that was written, and its largest difference from torch, over the largest value."""
 
     path: Path
     difference: float
@@ -179,16 +179,16 @@ def export_onnx(
     rate: int | None = None,
     classes: Sequence[str] | None = None,
 ) -> Path:
-    """Write the step of a network, or of any tree of layers from one channel, and check it against torch.
+    """Write the step of a network, or of any tree of layers with one input channel, as an ONNX file.
 
-    The states are inputs and outputs of the file, the batch size is dynamic, the settings are in its metadata. A file
-    whose output differs from the network's is not written, and ``ExportError`` has the difference.
+    The states are inputs and outputs of the graph, the batch size is dynamic, and the settings are in the metadata. The
+    output is compared with torch: if it differs, ``ExportError`` is raised and no file is written.
 
     Args:
         model: a network, or layers without a task: with ``classes`` the file is a classifier, with one output sample
             for every input sample a denoiser, otherwise its task is ``layers``.
         path: of the .onnx file.
-        chunk: samples of a step, whole hops; by default one hop, or several where that is too little work.
+        chunk: samples of a step, a multiple of the hop; by default one hop, or several if a hop is little work.
         name: of the model, in its metadata; by default that of the file.
         card: model card in Markdown, for the metadata.
         rate: sample rate of layers without a task, 16 kHz by default.
@@ -226,7 +226,7 @@ def export_and_compare(
 
 
 def default_chunk(model: Layer) -> int:
-    """Return the hop, or a multiple of it where a single one is too little work for a call."""
+    """Return the hop, or for a network the multiple of it that is nearest to its task's default chunk."""
     if not isinstance(model, Network):
         return model.hop
     least = TASKS[model.task].chunk_seconds * float(model.settings["sample_rate"])
@@ -234,7 +234,7 @@ def default_chunk(model: Layer) -> int:
 
 
 class About(NamedTuple):
-    """The metadata of a model besides its shapes: its task, and settings as a network has them."""
+    """The metadata of a model besides its shapes: its task, and settings as in ``Network.settings``."""
 
     task: str
     settings: dict[str, Any]
@@ -301,9 +301,9 @@ def _words(settings: dict[str, Any], key: str) -> tuple[str, ...] | None:
 
 
 def difference(net: Layer, path: Path) -> float:
-    """Return the largest difference between the file's pieces and the whole in torch, over the largest value.
+    """Return the largest difference between the file, run in chunks, and the network in torch, over the largest value.
 
-    From the second piece on the states are not zero; a graph with a fixed batch of one fails at a batch of three.
+    From the second chunk on the states are not zero, and a batch of three finds a graph whose batch size is fixed.
     """
     net, worst = copy.deepcopy(net).cpu().double().eval(), 0.0
     for batch in (1, 3):

@@ -1,4 +1,4 @@
-"""State-space layers: the topologies of one equation each, and the selective scan.
+"""State-space layers: ``SSM``, whose topologies are one equation each, and the selective ``S6``.
 
 The layers are imported when first used, so that the equations are available without torch.
 """

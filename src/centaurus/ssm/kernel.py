@@ -1,4 +1,4 @@
-"""Initial values of A and Δ (the paper's, or spread over a band), and their discretisation in real arithmetic."""
+"""Initial values of A and Δ (the paper's, or spread over a band), and discretisations in real arithmetic."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from centaurus.ssm.topology import Topology
 
 Discretized = tuple[Tensor, Tensor]
 
-TURN_HIGH = 6.28125  # the leading bits of 2π, whose product with a few hundred is exact in float32
+TURN_HIGH = 6.28125  # the leading bits of 2π: products with integers up to a few hundred are exact in float32
 TURN_LOW = 2 * math.pi - TURN_HIGH
-SMALL = 1e-3  # |ΔA| below which exp(ΔA) - 1 over ΔA is taken from its series: five terms leave 1e-18
+SMALL = 1e-3  # |ΔA| below which (exp(ΔA) - 1) / ΔA is computed by its series: five terms leave an error of 1e-18
 
 
 def wrapped(angle: Tensor) -> Tensor:
-    """Return the angle per step reduced to -π … π: whole turns would cost precision in high powers."""
+    """Return the angle per step reduced to -π … π: whole turns would cost precision in high powers of Ā."""
     turns = torch.round(angle.detach() / (2 * math.pi))
     return angle - turns * TURN_HIGH - turns * TURN_LOW
 
 
 def simple(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
-    """Return Ā = exp(ΔA) and w = Δ."""
+    """Return log Ā = ΔA as (log|Ā|, angle) and w = Δ."""
     return torch.stack((re * dt, wrapped(im * dt)), -1), torch.stack((dt, torch.zeros_like(dt)), -1)
 
 
 class Simple(torch.autograd.Function):
-    """``simple`` of A = -softplus(A_real) + i A_imag and Δ = exp(log_dt) as one node of autograd.
+    """``simple`` for A = -softplus(A_real) + i A_imag and Δ = exp(log_dt), as one autograd node.
 
-    Op by op this takes some forty calls for a few hundred numbers, more time than many layers' arithmetic.
-    ``log_dt`` lines up with A, with an axis of size 1 where Δ is shared.
+    As separate operations it takes about forty calls for a few hundred numbers, longer than the arithmetic of many
+    layers. ``log_dt`` has the axes of A, with size 1 where Δ is shared.
     """
 
     @staticmethod
@@ -60,11 +60,11 @@ class Simple(torch.autograd.Function):
 
 
 def zoh(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
-    """Ā = exp(ΔA), w = Δ (exp(ΔA) - 1) / (ΔA), without cancellation for small ΔA; w = Δ where ΔA is zero."""
+    """Return log Ā = ΔA and w = Δ (exp(ΔA) - 1) / (ΔA), without cancellation for small ΔA (w = Δ at zero)."""
     x, y = re * dt, im * dt
     angle = wrapped(y)
     small = torch.maximum(x.abs(), y.abs()) < SMALL
-    # Both branches are computed, each only on inputs for which its gradient is finite.
+    # Both branches are computed; where a branch is not used, its input is replaced by one with a finite gradient.
     near_x, near_y = torch.where(small, x, 0.0), torch.where(small, y, 0.0)
     near_re, near_im = torch.ones_like(near_x), torch.zeros_like(near_x)
     for k in (5, 4, 3, 2):  # Horner: 1 + z/2 (1 + z/3 (1 + z/4 (1 + z/5)))
@@ -76,7 +76,7 @@ def zoh(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
     half = torch.sin(angle / 2)
     top_re = torch.expm1(far_x) * torch.cos(angle) - 2 * half * half
     top_im = torch.exp(far_x) * torch.sin(angle)
-    size = torch.maximum(far_x.abs(), far_y.abs()).detach()  # its square may overflow where a quotient does not
+    size = torch.maximum(far_x.abs(), far_y.abs()).detach()  # divided out first: |ΔA|² may overflow
     unit_x, unit_y = far_x / size, far_y / size
     scale = 1 / (size * (unit_x * unit_x + unit_y * unit_y))
     far_re, far_im = (top_re * unit_x + top_im * unit_y) * scale, (top_im * unit_x - top_re * unit_y) * scale
@@ -85,7 +85,7 @@ def zoh(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
 
 
 def bilinear(re: Tensor, im: Tensor, dt: Tensor) -> Discretized:
-    """Ā = (1 + ΔA/2) / (1 - ΔA/2), w = Δ / (1 - ΔA/2)."""
+    """Return log Ā of Ā = (1 + ΔA/2) / (1 - ΔA/2), and w = Δ / (1 - ΔA/2)."""
     x, y = re * dt / 2, im * dt / 2
     below = (1 - x) * (1 - x) + y * y
     growth = 0.5 * torch.log1p(4 * x / below)  # |1+z|² = |1-z|² + 4 Re z
@@ -102,33 +102,33 @@ DISCRETIZATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Discretized]] = {
 
 
 def discretization(name: str) -> Callable[[Tensor, Tensor, Tensor], Discretized]:
-    """Return a discretisation by its name: a function of (Re A, Im A, Δ)."""
+    """Return a discretisation by its name: a function from (Re A, Im A, Δ) to log Ā and w."""
     if name not in DISCRETIZATIONS:
         raise ValueError(f"unknown discretization {name!r}: choose one of {', '.join(DISCRETIZATIONS)}")
     return DISCRETIZATIONS[name]
 
 
-DT_RANGE = (1e-3, 1e-1)
-BAND_STEP = 0.05  # Δ of modes spread over a band; their frequencies and decays are in A alone
-BAND_CORNER = 300.0  # Hz: below it the modes of a band are spaced evenly, above it by equal ratios
-BAND_SHARPNESS = 3.0  # frequency over width of a band's resonances
-GROUP = 4  # pointwise: A runs within groups of this many states, Δ over the groups
+DT_RANGE = (1e-3, 1e-1)  # initial Δ, as in S4D
+BAND_STEP = 0.05  # Δ of every mode that is spread over a band; frequencies and decays differ by A only
+BAND_CORNER = 300.0  # Hz: the modes of a band are spaced evenly below it, and by equal ratios above
+BAND_SHARPNESS = 3.0  # frequency over bandwidth of a band's resonances
+GROUP = 4  # pointwise: A varies within groups of this many states, Δ over the groups
 
 
 def _along(values: Tensor, index: str, indices: str, size: dict[str, int]) -> Tensor:
-    """Return values that vary along one index only."""
+    """Return a tensor with the axes ``indices`` that has these values along one of them, repeated along the others."""
     shape = [size[i] if i == index else 1 for i in indices]
     return values.reshape(shape).expand([size[i] for i in indices]).clone()
 
 
 def grouped_states(t: Topology) -> bool:
-    """Return whether one index of K must carry both the spread of Δ and that of A (pointwise, or one sub-state)."""
+    """Return whether both Δ and A have to vary along one index of K (pointwise, or a single sub-state)."""
     wide = [i for i in t.modes if t.size[i] > 1]
     return len(t.modes) == 1 or (t.size[t.modes[-1]] == 1 and t.step_indices() != t.modes and len(wide) <= 1)
 
 
 def frequencies(t: Topology) -> Tensor:
-    """Return Im(A): π n over the last index of K; within groups of four states where K has a single index."""
+    """Return Im(A): π n over the last index of K, or within groups of four states if K has a single index."""
     if grouped_states(t):
         index = next((i for i in t.modes if t.size[i] > 1), t.modes[0])
         return _along(math.pi * (torch.arange(t.size[index]) % GROUP), index, t.modes, t.size)
@@ -137,7 +137,7 @@ def frequencies(t: Topology) -> Tensor:
 
 
 def log_steps(t: Topology) -> Tensor:
-    """Return log Δ: geometric over the first of i, j, n that has more than one value."""
+    """Return log Δ: evenly spaced over the first of i, j, n that is larger than 1, constant over the others."""
     indices = t.step_indices()
     order = [i for i in "ijn" if i in indices] + [i for i in indices if i not in "ijn"]
     index = next((i for i in order if t.size[i] > 1), order[0])
@@ -149,7 +149,7 @@ def log_steps(t: Topology) -> Tensor:
 
 
 def kaiming_uniform(*shape: int, fan_in: int) -> Tensor:
-    """Return a tensor drawn uniformly from ±1/√fan_in: Kaiming's distribution with a = √5, as ``nn.Linear`` has it."""
+    """Return a tensor drawn uniformly from ±1/√fan_in: Kaiming initialisation with a = √5, as in ``nn.Linear``."""
     bound = 1 / math.sqrt(fan_in)
     return torch.empty(shape).uniform_(-bound, bound)
 
@@ -157,8 +157,8 @@ def kaiming_uniform(*shape: int, fan_in: int) -> Tensor:
 def band_modes(shape: Sequence[int], low: float, high: float, rate: float) -> tuple[Tensor, Tensor]:
     """Return A_real and A_imag of modes that resonate from ``low`` to ``high`` Hz at a sample rate, in random order.
 
-    Frequencies are spaced evenly below 300 Hz and by equal ratios above; a resonance is a third of its frequency (plus
-    ``low``) wide. Δ is ``BAND_STEP`` for every mode.
+    Frequencies are spaced evenly below 300 Hz and by equal ratios above; the bandwidth of a resonance is a third of its
+    frequency plus ``low``. Δ is ``BAND_STEP`` for every mode.
     """
     if not 0 < low < high <= rate / 2:
         raise ValueError(f"band=(low, high, rate) should lie between 0 and {rate / 2:g} Hz, got {low:g} to {high:g}")

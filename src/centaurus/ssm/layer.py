@@ -1,4 +1,4 @@
-"""``SSM``: one layer for every equation; whole signals run by the planner, pieces of a stream in chunks."""
+"""``SSM``: the layer of every equation; whole signals run as planned, pieces of a stream in chunks."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from centaurus.ssm.topology import EQUATIONS, BlockCounts, Topology, named_sizes
 
 TopologyName = Literal["depthwise", "separable", "grouped", "pointwise", "bottleneck", "full"]
 Discretization = Literal["simple", "zoh", "bilinear"]
-LONGEST_CHUNK = 256  # a piece of a stream up to this long is one chunk
-CHUNK = 64  # longer ones are taken in chunks of this many samples
+LONGEST_CHUNK = 256  # samples of a piece of a stream that is one chunk
+CHUNK = 64  # samples of a chunk of longer pieces
 
 
 class SSM(Layer):
     """A state-space layer: signals (batch, in_channels, time) to (batch, out_channels, time), causal and linear.
 
     Args:
-        topology: ``"depthwise"``, ``"separable"``, ``"grouped"``, ``"pointwise"``, ``"bottleneck"`` or ``"full"``: how
-            channels and states are connected, an equation each (``centaurus.ssm.EQUATIONS``). Or an equation of your
-            own, from the signal ``u_bit`` through basis kernels ``K_…t`` to ``y_bjt``; it takes ``sizes`` instead of
-            channels and states.
+        topology: how channels and states are connected: ``"depthwise"``, ``"separable"``, ``"grouped"``,
+            ``"pointwise"``, ``"bottleneck"`` or ``"full"``, each an equation of ``centaurus.ssm.EQUATIONS``. Or an
+            equation of your own, from the signal ``u_bit`` through basis kernels ``K_…t`` to ``y_bjt``; it takes
+            ``sizes`` instead of channels and states.
         in_channels: channels of the input.
         out_channels: channels of the output; ``in_channels`` if not given.
-        states: complex states: for each pair of channels (full, grouped), for each channel (depthwise, separable),
-            or in all (pointwise, bottleneck).
-        substates: modes that each state of a bottleneck sums.
+        states: number of complex states, for each pair of channels (full, grouped), for each channel (depthwise,
+            separable), or in total (pointwise, bottleneck).
+        substates: modes that are summed in each state of a bottleneck.
         groups: groups of channels of a grouped layer.
         complex: complex B, C and E in place of real ones.
         discretization: ``"simple"``, ``"zoh"`` or ``"bilinear"``.
-        sizes: the size of every index of an equation of your own but b and t.
+        sizes: for an equation of your own, the size of every index except b and t.
         band: ``(low, high, rate)`` spreads the initial resonances from ``low`` to ``high`` Hz at a sample rate. The
             paper's initialisation gives every output channel the same few modes, which training on raw waveforms
             separates only slowly: give the first layers of a network the band of their input.
@@ -192,9 +192,10 @@ class SSM(Layer):
         device: Device | None = None,
         order: str = "planned",
     ) -> Plan:
-        """Return the plan for a signal of this batch and length, before anything runs.
+        """Return the plan for a signal of this batch and length, without running it.
 
-        ``order`` asks for one of ``planner.named.NAMES`` instead of the fastest; ``limit`` is in bytes.
+        ``order`` is one of ``planner.named.NAMES``, by default the fastest plan; ``limit`` bounds the bytes of
+        intermediates.
         """
         sizes = (("b", batch), ("t", length), *self._planned_sizes())
         profile = device or current(self.log_dt)
@@ -202,7 +203,7 @@ class SSM(Layer):
         return named_plan(order, expression, dict(sizes), modes, phase, profile, backward, limit)
 
     def init_state(self, batch: int) -> State:
-        """Return zeros (batch, K's indices, 2), in the dtype the recurrence runs in."""
+        """Return zeros (batch, K's indices, 2) in the dtype of the recurrence."""
         shape = (batch, *(self.topology.size[i] for i in self.topology.modes), 2)
         return torch.zeros(shape, device=self.log_dt.device, dtype=working(self.log_dt.dtype))
 
@@ -223,7 +224,10 @@ class SSM(Layer):
         return discretization_rule(self.discretization)(re, im, dt)
 
     def _weight(self, w: Tensor, dtype: torch.dtype, fold: bool) -> Tensor:
-        """Return the modes' weight with its phases; with ``fold`` the operands over K's indices are multiplied in."""
+        """Return the weight of the modes, with an axis for each phase index.
+
+        With ``fold`` it includes the operands that have only K's indices.
+        """
         t = self.topology
         for letter in t.weights() if fold else []:
             operand = self.get_parameter(letter).to(dtype)
@@ -251,7 +255,7 @@ class SSM(Layer):
         return y.to(torch.promote_types(u.dtype, self.log_dt.dtype)), after
 
     def run_program(self, program: Program, u: Tensor) -> Tensor:
-        """Run a whole signal by a given program, e.g. that of a runner-up of ``plan``."""
+        """Return the output for a whole signal by this program, e.g. that of a runner-up of ``plan``."""
         y = program(self._operands(_unfold(self.topology, u)))
         return y.reshape(u.shape[0], self.out_channels, u.shape[-1])
 
@@ -265,7 +269,7 @@ class SSM(Layer):
 
     def _whole(self, u: Tensor) -> Tensor:
         """Run a whole signal from zero history."""
-        if torch.compiler.is_dynamo_compiling():  # would trace the planner: half a minute per layer
+        if torch.compiler.is_dynamo_compiling():  # Dynamo would trace the planner: half a minute per layer
             return torch.compiler.disable(self._as_planned)(u)
         return self._as_planned(u)
 
@@ -276,7 +280,7 @@ class SSM(Layer):
         return _program(expression, sizes, modes, phase, current(u), backward)(self._operands(u))
 
     def _stream(self, u: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
-        """Run a piece with its history, in one chunk or several."""
+        """Run a piece of a stream from a state, in one chunk or several, and return the next state too."""
         length = u.shape[-1]
         taken = route(self.topology, _phases(self.topology), length if length <= LONGEST_CHUNK else CHUNK)
         known = once((id(self), taken.link.chunk, u.dtype), lambda: self._tables(taken, u.dtype))
@@ -315,14 +319,14 @@ def _resolve(
 
 
 def _unfold(t: Topology, u: Tensor) -> Tensor:
-    """Return a signal (batch, channels, time) with the indices of u."""
+    """Return a signal (batch, channels, time) with its channel axis split into the indices of u."""
     sizes = [t.size[i] for i in t.channels_in]
     return u if len(sizes) == 1 else u.reshape(u.shape[0], *sizes, u.shape[-1])
 
 
 @lru_cache(maxsize=1024)
 def _phases(t: Topology) -> tuple[str, str]:
-    """Return the indices over real and imaginary part of what drives a state and of what reads it, if complex."""
+    """Return the indices over real and imaginary part of the input to the states and of their output, "" if real."""
     used = {i for op in t.expression.operands for i in op} | {"f"}
     free = [c for c in "pqrsvwxyzacdehklo" if c not in used]
     driven = free[0] if any(t.is_complex(n) for n in t.before()) else ""
@@ -332,7 +336,10 @@ def _phases(t: Topology) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def _planned_expression(t: Topology) -> tuple[Expression, str, str]:
-    """Return the planner's expression: for complex layers phases are indices of size 2, weights are folded into K."""
+    """Return the expression for the planner, the modes and the phase index of the states' input.
+
+    In complex layers, phases are indices of size 2, and operands that have only K's indices are part of K.
+    """
     e, (driven, read) = t.expression, _phases(t)
     if not t.complex:
         return e, t.modes, ""

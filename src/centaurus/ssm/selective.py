@@ -1,4 +1,4 @@
-"""S6: the selective scan with low-rank Δ, in real arithmetic and bounded memory."""
+"""``S6``: the selective state-space layer with a low-rank Δ, in real arithmetic and bounded memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from centaurus.native.functions import Selective, usable
 from centaurus.ssm.kernel import DT_RANGE, kaiming_uniform
 from centaurus.ssm.topology import BlockCounts, check_arguments
 
-CHUNK = 32  # samples up to which doubling is faster than a scan
-LOW_RANK = 16
+CHUNK = 32  # samples up to which the recurrence by doubling is faster than sample by sample
+LOW_RANK = 16  # channels for each rank of Δ, as in Mamba
 
 
 class S6(Layer):
     """The selective state-space layer (S6): signals (batch, in_channels, time) to (batch, out_channels, time), causal.
 
-    x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B and C computed from the input.
+    x[t] = exp(Δ A) x[t-1] + Δ B(u) u, y = Σ_n C(u) E x, with Δ, B and C computed from the input and a negative A.
 
     Args:
         in_channels: channels of the input, at least 2: Δ, B and C of a channel depend on the others.
-        out_channels: channels of the output, by a mixer M; None leaves it out.
+        out_channels: channels of the output, mixed by a matrix M; None for the input's channels and no M.
         states: real states of each channel.
-        rank: of the projection that gives Δ; a sixteenth of the channels if not given.
+        rank: of the projection to Δ; a sixteenth of the channels, rounded up, if not given.
         weighted: whether there is a weight E for each channel and state; False is Mamba's layer.
 
     A layer with a mixer to 32 channels.
@@ -87,7 +87,10 @@ class S6(Layer):
         return f"{self.in_channels}, {self.out_channels}, states={self.states}, rank={self.rank}"
 
     def counts(self, convention: str = "table") -> BlockCounts:
-        """The paper's formulas with the low-rank factor 16, rounded up; without E one of each less per state."""
+        """Return parameters, FLOPs per step and state floats by the paper's formulas, Δ's rank being a 16th of h.
+
+        Without E there is one parameter and one FLOP less for each channel and state.
+        """
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
         h, n = self.in_channels, self.states
@@ -123,7 +126,7 @@ class S6(Layer):
         return self._by_samples(u, x)
 
     def _by_samples(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a signal (b, i, t) from state (b, i, n), sample by sample: in native code where that is compiled."""
+        """Run a signal (b, i, t) from a state (b, i, n) sample by sample, in native code if available."""
         down, up, B, C, A_log = (p.to(u.dtype) for p in (self.dt_down, self.dt_up, self.B, self.C, self.A_log))
         flat = u.transpose(0, 1).reshape(u.shape[1], -1)
         dt = nn.functional.softplus(torch.addmm(self.dt_bias.to(u.dtype)[:, None], up, down @ flat))
@@ -135,7 +138,10 @@ class S6(Layer):
         return y, last
 
     def _by_doubling(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a short signal (b, i, t) from state (b, i, n): factors of at most one, no division, few calls."""
+        """Run a short signal (b, i, t) from a state (b, i, n) by a parallel scan in log2(t) steps.
+
+        Its products of decays are at most one, and nothing is divided.
+        """
         dtype = u.dtype
         low = self.dt_down.to(dtype) @ u
         dt = nn.functional.softplus(self.dt_up.to(dtype) @ low + self.dt_bias.to(dtype)[:, None])  # b i t

@@ -1,4 +1,4 @@
-"""One piece of a stream through an equation: the same chunks as in training, from a state to the next."""
+"""Run a piece of a stream through a layer's equation, from a state to the next, with the kernels of training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from centaurus.ssm.topology import Topology
 
 @dataclass(frozen=True)
 class Route:
-    """The index strings of a piece: operands before the state, chunks, operands after it."""
+    """The contractions of a piece by index strings: operands before the state, the state in chunks, operands after."""
 
-    summed_axes: tuple[int, ...]  # axes of the signal that are only summed
-    before: tuple[tuple[str, str, str, str], ...]  # letter, its indices, the signal's, the result's
+    summed_axes: tuple[int, ...]  # axes of the signal that no operand has: they are summed
+    before: tuple[tuple[str, str, str, str], ...]  # letter, its indices, those of the signal and of the result
     link: Chunked
-    weighted: str
-    after: tuple[tuple[str, str, str, str], ...]
-    order: tuple[int, ...]
+    weighted: str  # indices of the weight of the modes
+    after: tuple[tuple[str, str, str, str], ...]  # as ``before``
+    order: tuple[int, ...]  # axes of the result in the order of the output
 
 
 @lru_cache(maxsize=4096)
@@ -56,7 +56,7 @@ def route(t: Topology, phases: tuple[str, str], chunk: int) -> Route:
 
 @dataclass(frozen=True)
 class PieceTables:
-    """The tables that a piece needs, from the parameters alone."""
+    """What a piece needs besides the signal and the state; it depends on the parameters only."""
 
     operands: Mapping[str, Tensor]
     chunk: Sequence[Tensor]
@@ -64,14 +64,14 @@ class PieceTables:
 
 
 def piece_tables(w: Route, operands: Mapping[str, Tensor], weight: Tensor, log_a: Tensor) -> PieceTables:
-    """Return the operands and the tables of a chunk."""
+    """Return the tables of a piece from the parameters."""
     link = w.link
     made = chunk_tables(weight, w.weighted, log_a, link.modes, link.kernel, link.phase, link.chunk)
     return PieceTables(operands, link.prepare(made), log_a)
 
 
 def advance(w: Route, u: Tensor, known: PieceTables, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output of the piece and the state after it."""
+    """Return the output of the piece u and the state after it."""
     if w.summed_axes:
         u = u.sum(w.summed_axes)
     for letter, own, indices, out in w.before:
@@ -83,13 +83,13 @@ def advance(w: Route, u: Tensor, known: PieceTables, state: Tensor) -> tuple[Ten
 
 
 def _later(t: Topology, letter: str) -> list[str]:
-    """Return the index strings of what comes after an operand (or after K, or after nothing), the output included."""
+    """Return the index strings of the operands after a letter (after K, or all of them for ""), and the output's."""
     order = ["", *t.before(), "K", *t.after()]
     return [t.indices(n) for n in order[order.index(letter) + 1 :] if n != "K"] + [t.expression.output]
 
 
 def _result(x: str, y: str, later: set[str]) -> str:
-    """Return the indices left after contracting x with y: batch and time stay last."""
+    """Return the indices of the contraction of x with y that are needed later, batch and time last."""
     needed = set("".join(later))
     kept = [i for i in dict.fromkeys(y + x) if i in needed and i not in "bt"]
     return "".join(kept) + "bt"
@@ -98,7 +98,7 @@ def _result(x: str, y: str, later: set[str]) -> str:
 def _chunks(
     link: Chunked, u: Tensor, tables: Sequence[Tensor], state: Tensor, log_a: Tensor, modes: str
 ) -> tuple[Tensor, Tensor]:
-    """Run one chunk in real arithmetic, several by the scan; the last may be shorter than the others."""
+    """Return output and next state of one chunk (in real arithmetic) or several, of which the last may be shorter."""
     _, _, into, out_of = link.indices()
     batched = "b" + modes
     if u.shape[-1] == link.chunk:

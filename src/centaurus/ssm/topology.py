@@ -1,4 +1,4 @@
-"""A block is an equation: its shapes, operands and counts are derived from the equation alone."""
+"""Topologies as equations, from which the shapes of the operands, their roles and the counts are derived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REAL_ONLY = {"M"}  # a mixer stays real when the rest is complex
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """Parameters and FLOPs per recurrent step as the paper counts them, and the floats of the online state."""
+    """Parameters and FLOPs per recurrent step as the paper counts them, and the floats of the state."""
 
     parameters: int
     flops: int
@@ -70,14 +70,14 @@ class Topology:
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def weights(self) -> list[str]:
-        """Return the operands over K's own indices, which weight the modes."""
+        """Return the operands that have only K's indices: they weight the modes."""
         return [name for name in self.letters() if set(self.indices(name)) <= set(self.modes)]
 
     @lru_cache  # noqa: B019 - topologies are few and small
     def before(self) -> list[str]:
-        """Return the operands that act before the state: they hold an index of u that neither K nor the output has.
+        """Return the operands that act before the state: they have an index of u that neither K nor the output has.
 
-        So does an operand that takes over such an index from one of these (D_np after B_pi).
+        An operand that shares such an index with one of these is among them too (D_np after B_pi).
         """
         kept, reached = set(self.modes + self.channels_out), set(self.channels_in)
         names: list[str] = []
@@ -104,7 +104,7 @@ class Topology:
         return math.prod(self.size[i] for i in indices)
 
     def fan_in(self, letter: str) -> int:
-        """Return the product of the indices that an operand sums: those that no later operand and no output needs."""
+        """Return the product of the sizes that an operand sums: those of indices that nothing after it has."""
         order = [*self.before(), *self.weights(), *self.after()]
         later = set(self.expression.output).union(*(self.indices(n) for n in order[order.index(letter) + 1 :]))
         if letter in self.before():
@@ -112,7 +112,10 @@ class Topology:
         return self.count("".join(i for i in self.indices(letter) if i not in later))
 
     def step_indices(self) -> str:
-        """Return the indices of Δ: K's that are not only the output's, or the projections' if K has none of u's."""
+        """Return the indices of Δ, a part of K's.
+
+        They are those of u and those that the output does not have; without one of u, those that a projection has.
+        """
         inner = "".join(i for i in self.modes if i in self.channels_in or i not in self.channels_out)
         if set(inner) & set(self.channels_in):
             return inner
@@ -120,7 +123,10 @@ class Topology:
         return "".join(i for i in inner if i in reached) or inner
 
     def counts(self, convention: str = "table") -> BlockCounts:
-        """Return the paper's counts: biases, norms and Δ are not counted. ``results`` leaves out adding the input."""
+        """Return the paper's counts, without biases, norms and Δ.
+
+        The convention ``"table"`` counts the addition of the input to a state, ``"results"`` does not.
+        """
         if convention not in ("table", "results"):
             raise ValueError(f"convention is 'table' or 'results', got {convention!r}")
         if convention == "results" and self.complex:

@@ -1,4 +1,4 @@
-"""``export_c`` and ``export_wasm``: a network's step as C or WebAssembly, compiled and compared with torch.
+"""``export_c`` and ``export_wasm``: write a network's step as C or WebAssembly, compared with torch.
 
 The interface of the generated files:
 
@@ -7,12 +7,12 @@ The interface of the generated files:
     void NAME_init(void *state);
     void NAME_step(void *state, const float *in, float *out);
 
-``in`` holds NAME_hop samples, ``out`` NAME_frames frames of NAME_outputs numbers each, frame by frame. ``state`` is
-NAME_state_bytes() of the caller's memory, for one stream each; it may be copied and moved. Nothing else is written.
+``in`` has NAME_hop samples, ``out`` NAME_frames frames of NAME_outputs numbers each, frame by frame. ``state`` is
+NAME_state_bytes() bytes of the caller's memory for each stream; it may be copied and moved. No other memory is written.
 
 Compiled for WebAssembly, the same file exports ``memory``, ``init()``, ``step()``, ``input()`` and ``output()`` (byte
 addresses of the samples and of the result), ``rate()``, ``hop()``, ``delay()``, ``frames()``, ``outputs()``, and
-``settings()`` with ``settings_bytes()``: where a JSON text with the model's task, name and class names is.
+``settings()`` with ``settings_bytes()``: address and length of a JSON text with the model's task, name and classes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from centaurus.runtime.modelfile import StateShape
 from centaurus.runtime.native import Native, compile_step
 from centaurus.system import package_version, write_file
 
-# Of the largest value. Rounding errors are a tenth of it, but that of int8 is large relative to the little noise that
-# a denoiser passes.
+# Largest difference from torch over the largest value. Rounding errors are a tenth of it, except with int8: they are
+# large relative to a denoiser's output for noise, which is small.
 TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int16": 5e-3, "int8": 0.5}
 SECONDS = 2.0  # of noise for the comparison with torch
 QUICK = "-O1"  # optimisation of the library for that comparison
-ROW = 12  # numbers in a line of the file
+ROW = 12  # numbers in a line of a table
 WASM_FLAGS = (  # of clang
     "--target=wasm32",
     "-std=gnu99",
@@ -60,7 +60,7 @@ WASM_FLAGS = (  # of clang
 
 
 class ExportedC(NamedTuple):
-    """The files, the largest difference from torch against the largest value (None: not compared), and sizes."""
+    """The files, the largest difference from torch over the largest value (None: not compared), and sizes."""
 
     source: Path
     header: Path
@@ -81,22 +81,22 @@ def export_c(
     name: str | None = None,
     channels: int = 1,
 ) -> ExportedC:
-    """Write a network's step as C99 to ``path``, and a header beside it.
+    """Write a network's step as C99 to ``path``, and a header next to it.
 
-    Where a C compiler is available the step is compared with torch before the files are written.
+    If a C compiler is available, the step is compared with torch before the files are written.
 
     Args:
         model: a network or any tree of layers.
         path: of the .c file.
-        chunk: samples of a step, whole hops; one hop by default.
-        weights: format of the tables of matrix products: fp32, fp16, or int16 and int8 with a scale for every column.
+        chunk: samples of a step, a multiple of the hop; one hop by default.
+        weights: format of the weights of matrix products: fp32, fp16, or int16 and int8 with a scale for every column.
         name: prefix of all functions; by default the name of the file.
-        channels: input channels of a tree of layers, which follow one another in every frame.
+        channels: input channels of a tree of layers, interleaved in ``in``.
     """
     check_layer(model, "export_c takes a centaurus layer or network")
     target = Path(path)
     if target.suffix != ".c":
-        raise ValueError(f"a step in C is a file that ends in .c, got {target}")
+        raise ValueError(f"the path of a C file should end in .c, got {target}")
     samples = model.hop if chunk is None else chunk
     if samples < 1 or samples % model.hop:
         raise ValueError(f"chunk should be a multiple of the hop {model.hop}, got {samples}")
@@ -124,7 +124,7 @@ def export_c(
 
 
 class Step(NamedTuple):
-    """A finished program and what its files say."""
+    """A finished program with the names and numbers that its files contain."""
 
     program: Program
     prefix: str
@@ -144,7 +144,7 @@ class Step(NamedTuple):
         return 4 * (self.program.state_floats + self.scratch_floats)
 
     def about(self) -> dict[str, Any]:
-        """Return the metadata in the file."""
+        """Return the metadata of the file."""
         return {
             "prefix": self.prefix,
             "inputs": self.inputs,
@@ -186,7 +186,7 @@ class Step(NamedTuple):
 
 @torch.no_grad()
 def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) -> Step:
-    """Return the step of a network in double precision."""
+    """Return the step of a network, which is in double precision."""
     program = Program(weights)
     samples_in = program.buffer(samples, channels)
     program.call("copy", "in", samples_in.name, samples_in.size)
@@ -205,9 +205,9 @@ def build(net: Layer, samples: int, weights: str, name: str, channels: int = 1) 
 
 
 def difference(net: Layer, step: Native, made: Step) -> float:
-    """Return the largest difference between two streams of steps and the whole in torch, over the largest value.
+    """Return the largest difference between the steps of two streams and the network in torch, over the largest value.
 
-    Both are noise: over digital silence an untrained network's norms multiply rounding by 300 each.
+    Both streams are noise: in digital silence, each norm of an untrained network amplifies rounding errors by 300.
     """
     count = max(3, round(SECONDS * made.rate / made.hop))
     generator = torch.Generator().manual_seed(1)
@@ -242,7 +242,7 @@ def identifier(name: str) -> str:
 
 
 def _in_comment(text: str) -> str:
-    """Return text that does not end a comment: JSON allows a slash to be escaped by a backslash."""
+    """Return text with ``*/`` escaped, so that it does not end a comment: JSON allows ``\\/`` for a slash."""
     return text.replace("*/", "*\\/")
 
 
@@ -251,7 +251,7 @@ def _literal(text: str) -> str:
 
 
 def _table(kind: str, name: str, numbers: NDArray[Any]) -> str:
-    """Return an array in C with all its numbers."""
+    """Return the definition of an array in C."""
     form = "%.9g" if numbers.dtype.kind == "f" else "%d"
     rows = []
     values = numbers.tolist()
@@ -280,7 +280,7 @@ extern const int {prefix}_delay;   /* samples from an input to its output, besid
 extern const int {prefix}_frames;  /* frames that a step returns: {frames} */
 extern const int {prefix}_outputs; /* numbers per frame: {outputs} */
 
-/* Bytes of memory that one stream needs; aligned to 4, faster aligned to 64. */
+/* Bytes of memory for the state of a stream, aligned to 4 bytes; faster if aligned to 64. */
 size_t {prefix}_state_bytes(void);
 
 /* Initialise the state of a stream. */
@@ -349,12 +349,12 @@ CT_EXPORT("settings_bytes") int ct_wasm_settings_bytes(void) {{ return (int)size
 
 
 def find_clang() -> str | None:
-    """Return the command of a clang that can link WebAssembly, if there is one."""
+    """Return the command of clang if it can link WebAssembly (with wasm-ld), else None."""
     return "clang" if shutil.which("clang") and shutil.which("wasm-ld") else None
 
 
 def compile_wasm(source: Path, target: Path) -> None:
-    """Compile a C file that ``export_c`` wrote."""
+    """Compile a C file that ``export_c`` wrote to a WebAssembly module."""
     clang = find_clang()
     if clang is None:
         raise ExportError("a WebAssembly module needs clang and lld (Debian: apt install clang lld)")

@@ -1,5 +1,5 @@
 /*@ base */
-/* One vector type for every machine: CT_LANES floats. GCC and clang have vector types; CT_PLAIN uses plain C99. */
+/* One vector type for every machine: CT_LANES floats, by vector extensions of GCC and clang; CT_PLAIN uses plain C99. */
 #ifdef __FAST_MATH__
 #error "compile without -ffast-math: rounding by adding a large number must not be optimised away"
 #endif
@@ -56,13 +56,13 @@ CT_INLINE ct_v ct_smaller(ct_v x, ct_v y) { return x < y ? x : y; }
 CT_INLINE ct_v ct_above(ct_v x, ct_v y, ct_v z) { return x > y ? z : 0.0f; }
 CT_INLINE float ct_lane(ct_v x, int k) { (void)k; return x; }
 #endif
-#define CT_GROUP 8 /* lanes of a group of states, whatever CT_LANES is: tables do not depend on the machine */
+#define CT_GROUP 8 /* states in a group, for every CT_LANES: the layout of tables does not depend on the machine */
 
-/* Numbers below 1e-30 become zero: decaying states never reach the subnormal range, which is slow on many machines. */
+/* Numbers below 1e-30 become zero: decaying states do not reach the subnormal range, which is slow on many CPUs. */
 CT_INLINE ct_v ct_flush(ct_v x) { return ct_above(ct_float(ct_bits(x) & ct_word(0x7fffffffu)), ct_set(1e-30f), x); }
 CT_INLINE float ct_flush1(float x) { return x > 1e-30f || x < -1e-30f || x != x ? x : 0.0f; }
 
-/* 1 / sqrt(x) of a positive number: a guess from the exponent and three Newton steps. */
+/* 1 / sqrt(x) of a positive number: an estimate from the exponent and three Newton steps. */
 CT_INLINE ct_v ct_rsqrt(ct_v x) {
   ct_v h = ct_set(0.5f) * x, y = ct_float(ct_word(0x5f3759dfu) - (ct_bits(x) >> 1));
   y = y * (ct_set(1.5f) - h * y * y);
@@ -80,7 +80,7 @@ CT_INLINE void ct_store_some(float *p, ct_v x, int count) {
 }
 
 /*@ exp: base */
-/* e^x between e^-87 and e^88: x = n ln 2 + f, a polynomial of f (Cephes), and n added to the exponent. */
+/* e^x for x clamped to -87..88: x = n ln 2 + f, a polynomial of f (Cephes), and n added to the exponent. */
 CT_INLINE ct_v ct_exp(ct_v x) {
   ct_v big = ct_set(12582912.0f), z, r, f, p; /* 1.5 * 2^23: adding it rounds to a whole number */
   x = ct_smaller(ct_larger(x, ct_set(-87.0f)), ct_set(88.0f));
@@ -100,7 +100,7 @@ CT_INLINE ct_v ct_exp(ct_v x) {
 /*@ log: base */
 /* The natural logarithm of a positive number: its exponent, and a series in (m - 1) / (m + 1). */
 CT_INLINE ct_v ct_log(ct_v x) {
-  ct_u from = ct_word(0x3f3504f3u), bits = ct_bits(x) - from; /* sqrt(1/2), so that m lies around one */
+  ct_u from = ct_word(0x3f3504f3u), bits = ct_bits(x) - from; /* sqrt(1/2), so that m is near one */
   ct_v m = ct_float((bits & ct_word(0x007fffffu)) + from);
   ct_u shifted = (bits >> 23) + ct_word(0x4b000000u); /* 2^23 + exponent modulo 512 */
   ct_v n = ct_float(shifted) - ct_set(8388608.0f);
@@ -119,7 +119,8 @@ CT_INLINE ct_v ct_log(ct_v x) {
 CT_INLINE ct_v ct_sigmoid(ct_v x) { return ct_set(1.0f) / (ct_set(1.0f) + ct_exp(ct_set(0.0f) - x)); }
 
 /*@ product: base */
-/* y (m, n) = x (m, k) times a table in panels of 16 columns (the last of 8 where that holds the rest), plus a bias. */
+/* y (m, n) = x (m, k) w scale + bias, where the table w (k, n) is stored in panels of 16 columns; the last panel has 8 if
+   at most 8 are left. scale and bias may be null. */
 #if defined(CT_WEIGHTS_FP32)
 typedef float ct_w;
 CT_INLINE ct_v ct_weight(const ct_w *p) { return ct_load(p); }
@@ -146,7 +147,7 @@ CT_INLINE ct_int ct_upper(const ct_w *p) {
 typedef ct_w ct_narrow __attribute__((vector_size(2 * CT_LANES), aligned(2), may_alias));
 CT_INLINE ct_int ct_upper(const ct_w *p) { return (ct_int)(__builtin_convertvector(*(const ct_narrow *)p, ct_u) << 16); }
 #endif
-CT_INLINE ct_v ct_weight(const ct_w *p) { /* the sign stays in its place, exponent and fraction move to theirs */
+CT_INLINE ct_v ct_weight(const ct_w *p) { /* shift exponent and fraction to their places, but not the sign */
   return ct_float((ct_u)(ct_upper(p) >> 3) & ct_word(0x8fffe000u)) * ct_set(5.192296858534828e33f);
 }
 #endif
@@ -175,13 +176,13 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #else
   v128_t h = wasm_i32x4_extend_low_i16x8(wasm_i16x8_extend_low_i8x16(wasm_v128_load32_zero(p)));
 #endif
-  __asm__("" : "+r"(h)); /* else clang converts narrow vectors to floats one by one */
+  __asm__("" : "+r"(h)); /* without it, clang converts narrow vectors to floats one by one */
   return (ct_v)wasm_f32x4_convert_i32x4(h);
 }
 #elif defined(__SSE2__) && CT_LANES == 4 /* gcc would convert a narrow vector number by number */
 #include <emmintrin.h>
 typedef int32_t ct_four __attribute__((aligned(1), may_alias));
-CT_INLINE ct_v ct_weight(const ct_w *p) { /* each number ends up in the upper bits of a lane and is shifted down */
+CT_INLINE ct_v ct_weight(const ct_w *p) { /* each number is moved to the upper bits of a lane and shifted down */
 #ifdef CT_WEIGHTS_INT16
   __m128i h = _mm_loadl_epi64((const __m128i *)p);
 #else
@@ -199,7 +200,7 @@ CT_INLINE ct_v ct_weight(const ct_w *p) {
 #endif
 #endif
 
-/* Vectors of CT_WIDE columns. Reading weights takes most of the time, and wide loads keep more bytes in flight. */
+/* Vectors of CT_WIDE columns. Reading weights takes most of the time, and wide loads read more bytes at once. */
 #if defined(CT_WEIGHTS_FP32) && defined(__AVX512F__) && CT_LANES == 8
 #define CT_WIDE 16
 typedef float ct_p __attribute__((vector_size(64)));
@@ -222,7 +223,8 @@ typedef ct_v ct_p;
 #define ct_store_p ct_store_some
 #endif
 
-/* CT_TILE columns of `rows` rows; with few rows, several k at once hide the latency of additions (rows * at_once is 4). */
+/* CT_TILE columns of `rows` rows; with few rows, separate sums for `at_once` values of k hide the latency of additions
+   (rows * at_once is 4). */
 #if CT_WIDE >= 8
 #define CT_TILE 16
 #elif CT_WIDE == 4
@@ -288,11 +290,11 @@ CT_KERNEL void ct_product(const float *x, const ct_w *w, const float *scale, con
 }
 
 /*@ modes: base */
-/* `count` chains x[t] = a x[t-1] + v[t], each adding Re(w x[t]) to y[t]; tables and states in groups of lanes.
+/* `count` recurrences x[t] = a x[t-1] + v[t], each adding Re(w x[t]) to y[t]; tables and states are in groups of lanes.
 
-   p: (ar, ai, wr, wi) of every chain, s: (xr, xi). The drive is a vector (`spread`: one for every chain) or one number
-   for all lanes (`same`). `summed` adds up the lanes into one number. vi and yi are the imaginary parts of drive and
-   result, where they are complex: the result's is -Im(w x). */
+   p: (ar, ai, wr, wi) of every recurrence, s: (xr, xi). The input v is a vector (`spread`: one for every recurrence) or
+   one number for all lanes (`same`). With `summed` the lanes are added up into one number. vi and yi are the imaginary
+   parts of a complex input (`driven`) and result (`read`), which is -Im(w x). */
 CT_INLINE void ct_chains(const float *v, const float *vi, float *y, float *yi, int frames, int ldv, int ldy, int live,
                          const float *p, float *s, const int count, const int same, const int summed,
                          const int spread, const int driven, const int read) {
@@ -346,8 +348,8 @@ CT_INLINE void ct_zero(float *y, size_t n) {
 }
 
 /*@ channels: modes */
-/* A state-space layer that does not mix channels: `modes` for each of n channels. Rows of a complex signal are
-   its real parts, then its imaginary parts. */
+/* A state-space layer that does not mix channels, with `modes` states for each of n channels. A frame of a complex
+   signal has its real parts first, then its imaginary parts. */
 CT_INLINE void ct_channels_(const float *v, float *y, int frames, int n, int modes, const float *p, float *s,
                             const int driven, const int read) {
   const float *vi = driven ? v + n : v;
@@ -385,7 +387,8 @@ CT_KERNEL void ct_complex_channels(const float *v, float *y, int frames, int n, 
 }
 
 /*@ crossed: modes */
-/* States between every input and every output of a group, lanes over outputs (or over modes, `summed`). */
+/* A state-space layer with `modes` states for every pair of input and output of a group; lanes are outputs (or, with
+   `summed`, modes). */
 CT_INLINE void ct_crossed_(const float *v, float *y, int frames, int groups, int in, int out, int modes, const float *p,
                            float *s, const int summed, const int driven, const int read) {
   const float *vi = driven ? v + groups * in : v;
@@ -487,7 +490,8 @@ CT_KERNEL void ct_tanh(const float *x, float *y, int n) {
 }
 
 /*@ gelu_tanh: sigmoid */
-/* x times the normal distribution function by tanh: (1 + tanh z) / 2 is sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3). */
+/* x times the normal distribution function, approximated by (1 + tanh z) / 2 = sigmoid(2 z) with
+   z = sqrt(2 / pi) (x + 0.044715 x^3). */
 CT_KERNEL void ct_gelu_tanh(const float *x, float *y, int n) {
   int k;
   for (k = 0; k < n; k += CT_LANES) {
@@ -507,7 +511,7 @@ CT_KERNEL void ct_gelu(const float *x, float *y, int n) {
     p = p * t + ct_set(1.421413741f);
     p = p * t - ct_set(0.284496736f);
     p = p * t + ct_set(0.254829592f);
-    tail = ct_set(0.5f) * p * t * ct_exp(ct_set(0.0f) - z * z); /* of the distribution, beyond |x| */
+    tail = ct_set(0.5f) * p * t * ct_exp(ct_set(0.0f) - z * z); /* probability beyond |x| */
     ct_store(y + k, ct_larger(u, ct_set(0.0f)) - ct_float(ct_bits(u) & ct_word(0x7fffffffu)) * tail);
   }
 }
@@ -540,7 +544,7 @@ CT_KERNEL void ct_add(const float *x, const float *z, float *y, int n) {
 }
 
 /*@ gate: sigmoid */
-/* (y + d x) silu(gate), channel by channel; x and gate are the halves of every row of `wide`, or x is its own. */
+/* (y + d x) silu(gate), element by element; d has one number for each channel. */
 CT_KERNEL void ct_gate(const float *y, const float *x, const float *d, const float *gate, float *out, int frames, int n) {
   int t, c;
   for (t = 0; t < frames; t++, y += n, x += n, gate += n, out += n)
@@ -551,7 +555,7 @@ CT_KERNEL void ct_gate(const float *y, const float *x, const float *d, const flo
 }
 
 /*@ part: base */
-/* Columns from..from + n of rows of `width`. */
+/* Copy columns from..from + n - 1 of rows of `width` numbers. */
 CT_KERNEL void ct_part(const float *x, float *y, int frames, int width, int from, int n) {
   int t, c;
   for (t = 0; t < frames; t++)
@@ -576,7 +580,7 @@ CT_KERNEL void ct_pool(const float *x, float *y, int frames, int factor, int n) 
 }
 
 /*@ selective: exp */
-/* log(1 + e^x): for a positive x it is x more than for -x, and log(1 + e) is a series in e / (2 + e). */
+/* log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, the logarithm by a series in e / (2 + e). */
 CT_INLINE ct_v ct_softplus(ct_v x) {
   ct_v size = ct_float(ct_bits(x) & ct_word(0x7fffffffu)), e = ct_exp(ct_set(0.0f) - size), r = e / (ct_set(2.0f) + e);
   ct_v q = r * r, p = ct_set(0.13333333f) * q + ct_set(0.15384615f);
@@ -591,8 +595,8 @@ CT_INLINE ct_v ct_softplus(ct_v x) {
 
 /* A selective scan: x = exp(d a) x + (d u) b and y = sum of c e x, d = softplus(raw), for each of n channels.
 
-   b and c are parts of the rows of `wide`; a, e and the states s are (n, width), where everything after the last
-   state of a channel is zero in b and c. */
+   b and c are columns of `wide`, which has `row` numbers in a row: b from column `from` on, c after it, `width` each. a, e
+   and the states s are (n, width); in b and c the columns after the last state are zero. raw is overwritten by d. */
 CT_KERNEL void ct_selective(const float *u, float *raw, const float *wide, float *y, int frames, int n, int width,
                             int from, int row, const float *a, const float *e, float *s) {
   int t, i, k;
@@ -614,7 +618,7 @@ CT_KERNEL void ct_selective(const float *u, float *raw, const float *wide, float
 }
 
 /*@ past: base */
-/* The frames kept from before, followed by these; the last ones are kept for the next time. */
+/* The `kept` frames of the state, followed by these; the last ones become the state of the next step. */
 CT_KERNEL void ct_past(const float *x, float *y, float *s, int frames, int kept, int n) {
   int k;
   for (k = 0; k < kept * n; k++) y[k] = s[k];
@@ -623,7 +627,7 @@ CT_KERNEL void ct_past(const float *x, float *y, float *s, int frames, int kept,
 }
 
 /*@ taps: base */
-/* A convolution for each channel: tap k of frame t is frame t + k of x, which begins with the past. */
+/* A causal convolution of each channel; x begins with taps - 1 frames of the past, so tap k of frame t is frame t + k. */
 CT_KERNEL void ct_taps(const float *x, float *y, int frames, int n, int taps, const float *w, const float *bias) {
   int t, c, k;
   for (t = 0; t < frames; t++)
@@ -635,7 +639,7 @@ CT_KERNEL void ct_taps(const float *x, float *y, int frames, int n, int taps, co
 }
 
 /*@ mean: base */
-/* The mean of all frames so far; s: how many, then the mean. */
+/* The mean of all frames so far; s: their number, then the mean. */
 CT_KERNEL void ct_mean(const float *x, float *y, int frames, int n, float *s) {
   int t, c;
   for (t = 0; t < frames; t++) {
@@ -645,7 +649,7 @@ CT_KERNEL void ct_mean(const float *x, float *y, int frames, int n, float *s) {
 }
 
 /*@ window: base */
-/* The mean of the last `window` frames, or of all while there are fewer; x begins with the past; s: how many. */
+/* The mean of the last `window` frames, or of all if there are fewer; x begins with the past; s: their number. */
 CT_KERNEL void ct_window(const float *x, float *y, int frames, int n, int window, float *s) {
   int t, c, k;
   for (t = 0; t < frames; t++) {
@@ -673,7 +677,7 @@ CT_KERNEL void ct_dc_block(const float *x, float *y, int frames, int n, float po
 }
 
 /*@ level: base */
-/* The level of every hop of n numbers, which rises at once and falls by `decay` a hop; x divided by it. */
+/* The level of every hop of n numbers, which rises at once and falls by the factor `decay` per hop; y is x over it. */
 CT_KERNEL void ct_level(const float *x, float *y, float *levels, int hops, int n, float floor, float decay, float *s) {
   int h, k;
   for (h = 0; h < hops; h++, x += n, y += n) {
@@ -692,7 +696,7 @@ CT_KERNEL void ct_level(const float *x, float *y, float *levels, int hops, int n
 }
 
 /*@ unlevel: base */
-/* Multiply by the input's level again, and mix in `kept` of the input. */
+/* Multiply by the input's level again, and mix with the share `kept` of the input. */
 CT_KERNEL void ct_unlevel(const float *x, const float *input, const float *levels, float *y, int hops, int n, float kept) {
   int h, k;
   for (h = 0; h < hops; h++)
@@ -700,7 +704,7 @@ CT_KERNEL void ct_unlevel(const float *x, const float *input, const float *level
 }
 
 /*@ fft: base */
-/* The discrete Fourier transform of n complex numbers, without reordering (Stockham); 1 if the result is in b.
+/* The discrete Fourier transform of n complex numbers, without bit reversal (Stockham). Returns 1 if the result is in b.
    cs and sn: cosine and sine of 2 pi k / (2 n) for k < 2 n. */
 #define CT_PUT(at, x) (*(at) = (x))
 #define CT_TURNED(q, re, im, set, put)                                                                              \
@@ -763,8 +767,8 @@ CT_KERNEL int ct_fft(float *ar, float *ai, float *br, float *bi, int n, const fl
 }
 
 /*@ analysis: fft */
-/* Spectra of windowed frames: real parts of all bins, then imaginary parts. x begins with the past of the window;
-   work holds 2 * window numbers. Even and odd samples are one complex signal of half the length. */
+/* Spectra of windowed frames: real parts of all bins, then imaginary parts. x begins with the past of the window; work
+   has 2 * window numbers. Even and odd samples are real and imaginary part of a complex signal of half the length. */
 CT_KERNEL void ct_analysis(const float *x, float *y, float *work, int frames, int window, int hop, const float *w,
                            const float *cs, const float *sn) {
   int n = window / 2, t, k;
@@ -780,7 +784,7 @@ CT_KERNEL void ct_analysis(const float *x, float *y, float *work, int frames, in
     }
     for (k = 0; k <= n; k++) {
       int a = k == n ? 0 : k, b = k == 0 ? 0 : n - k;
-      float er = 0.5f * (re[a] + re[b]), ei = 0.5f * (im[a] - im[b]); /* of even and odd samples */
+      float er = 0.5f * (re[a] + re[b]), ei = 0.5f * (im[a] - im[b]); /* spectra of even (e) and odd (q) samples */
       float qr = 0.5f * (im[a] + im[b]), qi = 0.5f * (re[b] - re[a]);
       y[k] = er + cs[k] * qr + sn[k] * qi;
       y[n + 1 + k] = ei + cs[k] * qi - sn[k] * qr;
@@ -789,8 +793,8 @@ CT_KERNEL void ct_analysis(const float *x, float *y, float *work, int frames, in
 }
 
 /*@ synthesis: fft */
-/* Signals of spectra: the newest `kept` samples of every frame, windowed, added to those of the frames before (s). The
-   window w has the transform's factor 2 / window in it. */
+/* Overlap-add: the newest `kept` samples of every frame of spectra, windowed, are added to those of earlier frames (s).
+   The window w includes the transform's factor 2 / window. */
 CT_KERNEL void ct_synthesis(const float *x, float *y, float *work, int frames, int window, int kept, int hop,
                             const float *w, const float *cs, const float *sn, float *s) {
   int n = window / 2, t, k;
@@ -805,7 +809,7 @@ CT_KERNEL void ct_synthesis(const float *x, float *y, float *work, int frames, i
     }
     even = re;
     odd = im;
-    if (ct_fft(im, re, work + 3 * n, work + 2 * n, n, cs, sn)) { /* parts swapped: the inverse transform */
+    if (ct_fft(im, re, work + 3 * n, work + 2 * n, n, cs, sn)) { /* real and imaginary part swapped: the inverse */
       even = work + 2 * n;
       odd = work + 3 * n;
     }
@@ -819,8 +823,8 @@ CT_KERNEL void ct_synthesis(const float *x, float *y, float *work, int frames, i
 }
 
 /*@ power: base */
-/* Power of spectra over their level, an exponential mean over bins from `lowest` on; without decay the level is 1.
-   s: the mean and the sum of its weights. */
+/* Power of spectra divided by the level, an exponential mean over frames of the mean over bins from `lowest` on; without
+   decay the level is 1. s: the weighted sum and the sum of the weights. */
 CT_KERNEL void ct_power(const float *x, float *y, float *levels, int frames, int bins, int lowest, float decay, float *s) {
   int t, k;
   for (t = 0; t < frames; t++, x += 2 * bins, y += bins) {
@@ -845,7 +849,7 @@ CT_KERNEL void ct_power(const float *x, float *y, float *levels, int frames, int
 }
 
 /*@ compress: exp log */
-/* Magnitudes over the level to a power, and real and imaginary parts of that magnitude. */
+/* Compressed spectra: magnitudes relative to the level to a power, then real and imaginary parts of that magnitude. */
 CT_KERNEL void ct_compress(const float *x, const float *relative, const float *levels, float *y, int frames, int bins,
                            float half_power) {
   int t, k;
@@ -860,7 +864,7 @@ CT_KERNEL void ct_compress(const float *x, const float *relative, const float *l
 }
 
 /*@ bands: exp log */
-/* The power of bands to a power, or with none its logarithm. */
+/* The power of bands to the exponent half_power, or its logarithm if that is 0. */
 CT_KERNEL void ct_bands(const float *x, float *y, int n, float half_power) {
   int k;
   for (k = 0; k < n; k += CT_LANES) {
@@ -872,7 +876,7 @@ CT_KERNEL void ct_bands(const float *x, float *y, int n, float half_power) {
 }
 
 /*@ mask: base */
-/* Spectra times one plus a complex mask; a frame of m has `width` numbers, the mask first. */
+/* Spectra times (1 + mask), complex; a frame of m has `width` numbers, of which the mask's come first. */
 CT_KERNEL void ct_mask(const float *x, const float *m, float *y, int frames, int bins, int width) {
   int t, k;
   for (t = 0; t < frames; t++, x += 2 * bins, m += width, y += 2 * bins)
@@ -884,8 +888,8 @@ CT_KERNEL void ct_mask(const float *x, const float *m, float *y, int frames, int
 }
 
 /*@ filter: base */
-/* Add earlier frames of the lowest bins times complex factors, which follow the mask in m. Real and imaginary parts
-   begin with the past, taps - 1 frames. */
+/* Add taps - 1 earlier frames of the lowest bins times complex factors, which follow the mask in m. re and im begin with
+   these frames. */
 CT_KERNEL void ct_filter(const float *re, const float *im, const float *m, float *y, int frames, int bins, int low,
                          int taps) {
   int t, k, age, n;

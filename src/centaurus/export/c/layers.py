@@ -1,12 +1,13 @@
-"""A step in C under construction, and its layers as calls of the kernels in kernels.c.
+"""A step in C under construction: its layers as calls of the kernels in kernels.c.
 
-A signal is (frames, channels), time first: resampling is then a matrix product without copies. Buffers are placed at
-the end, when their lifetimes are known: those that do not overlap in time share memory. Spectra use a small real FFT.
+A signal is (frames, channels), time first, so resampling is a matrix product without copies. Buffers get their
+addresses at the end, when their lifetimes are known: those that are not in use together share memory. Spectra use a
+small real FFT.
 
 A state-space layer is a projection, a recurrence sample by sample with its states in vector lanes, and a projection.
-Whatever the equation, a state lies between one of ``summed`` inputs and one of ``new`` outputs in one of ``shared``
-groups, with ``others`` beside it. Its lanes go over channels that are not mixed, over the outputs, or, where
-there are few of those, over the states that one output sums.
+For every equation, the states are (shared, summed, new, others): ``others`` states for each pair of an input and an
+output in each of the shared groups. Lanes are channels that are not mixed, outputs, or, if there are few outputs, the
+states that one output sums.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from centaurus.nn.spectral import (
 from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import _phases
 
-GROUP = 8  # CT_GROUP of kernels.c: states and buffers come in groups of this many floats
-PANEL = 16  # columns of a panel of a packed table
+GROUP = 8  # CT_GROUP of kernels.c: states and buffers are padded to multiples of this many floats
+PANEL = 16  # columns in a panel of a packed table
 SLACK = 16  # floats past the end that a vector load may read
 HALF_LEAST = 2.0**-14  # the smallest normal number of half precision
-LARGEST = {"int16": 32767, "int8": 127}
+LARGEST = {"int16": 32767, "int8": 127}  # integer of the largest weight of a column
 WEIGHTS = ("fp32", "fp16", "int16", "int8")
 
 
 class Program:
-    """The parts of a C file. ``weights`` is the format of the tables of matrix products."""
+    """The calls, constants, tables, states and buffers of a C file. ``weights`` is the format of the tables."""
 
     def __init__(self, weights: str = "fp32") -> None:
         if weights not in WEIGHTS:
@@ -67,13 +68,13 @@ class Program:
         self._buffers: list[int] = []
 
     def call(self, kernel: str, *arguments: object, work: int = 0) -> None:
-        """Call a kernel of kernels.c by its name; ``work`` is its number of multiplications, if they dominate."""
+        """Add a call of a kernel of kernels.c; ``work`` is its number of multiplications, if there are many."""
         self._kernels.add(kernel)
         self._work.append(work)
         self.lines.append(f"ct_{kernel}({', '.join(map(_text, arguments))});")
 
     def constant(self, x: Any) -> str:
-        """Return where these numbers are among the constants; equal ones are stored once, in single precision."""
+        """Add an array of constants in single precision and return its address; equal ones are stored once."""
         flat = np.ascontiguousarray(x, np.float32).ravel()
         flat = np.pad(flat, (0, -len(flat) % GROUP))
         key = flat.tobytes()
@@ -84,18 +85,18 @@ class Program:
         return f"constants + {self._constants[key]}"
 
     def state(self, floats: int) -> str:
-        """Return where floats are that stay from one step to the next, zero at the start."""
+        """Add floats that are kept from one step to the next, zero at the start, and return their address."""
         at = self.state_floats
         self.state_floats += rounded(floats)
         return f"s + {at}"
 
     def buffer(self, frames: int, channels: int) -> Signal:
-        """Return a new signal, which is needed within a step only."""
+        """Add a signal that is used within a step only."""
         self._buffers.append(rounded(frames * channels))
         return Signal(f"@{len(self._buffers) - 1}@", frames, channels)
 
     def part(self, u: Signal, first: int, count: int) -> Signal:
-        """Return ``count`` channels of a signal from the ``first`` on."""
+        """Return ``count`` channels of a signal, starting with channel ``first``."""
         y = self.buffer(u.frames, count)
         self.call("part", u.name, y.name, u.frames, u.channels, first, count)
         return y
@@ -118,7 +119,7 @@ class Program:
         return y
 
     def _packed(self, table: Array) -> tuple[Array | None, NDArray[Any]]:
-        """Return a scale for every column, for integer weights, and the table panel by panel."""
+        """Return a scale for every column (None unless weights are integers), and the table panel by panel."""
         scale = None
         numbers: NDArray[Any]
         if self.weights in LARGEST:
@@ -134,7 +135,7 @@ class Program:
         return scale, _panels(numbers)
 
     def kernels(self) -> str:
-        """Return the text of the kernels that are called, and of what they need."""
+        """Return the C code of the kernels that are called, and of what they depend on."""
         return kernel_text(self._kernels)
 
     def tables(self) -> NDArray[Any]:
@@ -147,7 +148,7 @@ class Program:
         return np.concatenate([*self._constant_values, np.zeros(SLACK, np.float32)])
 
     def half(self) -> int:
-        """Return how many of the first calls take about half of the work."""
+        """Return the number of calls, from the first on, that take about half of the work."""
         return 1 + int(np.abs(2 * np.cumsum(self._work[:-1]) - sum(self._work)).argmin())
 
     def placed(self) -> tuple[list[str], int]:
@@ -163,7 +164,10 @@ class Program:
 
 
 def place(lives: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return offsets of buffers (first use, last use, size) such that no two in use together overlap; largest first."""
+    """Return offsets of buffers (first use, last use, size) such that those in use together do not overlap.
+
+    Greedy: the largest buffer first, each at the lowest offset that is free.
+    """
     offsets = [0] * len(lives)
     placed: list[int] = []
     for k in sorted(range(len(lives)), key=lambda k: -lives[k][2]):
@@ -180,12 +184,12 @@ def place(lives: Sequence[tuple[int, int, int]]) -> list[int]:
 
 
 def rounded(floats: int) -> int:
-    """Return the least whole number of groups that holds this many floats."""
+    """Return this many floats rounded up to whole groups."""
     return -(-floats // GROUP) * GROUP
 
 
 def kernel_text(names: Iterable[str]) -> str:
-    """Return the sections of kernels.c with these names and those they need, in the file's order."""
+    """Return the sections of kernels.c with these names and those they depend on, in the file's order."""
     text = (files("centaurus.export.c") / "kernels.c").read_text(encoding="utf-8")
     parts = re.split(r"^/\*@ (.*?) \*/\n", text, flags=re.MULTILINE)
     sections: dict[str, tuple[list[str], str]] = {}
@@ -209,7 +213,7 @@ def _panels(table: NDArray[Any]) -> NDArray[Any]:
 
 
 def _text(argument: object) -> str:
-    """Return a C literal: a float gets the point and the suffix that make it one."""
+    """Return an argument as C code; floats as literals with a decimal point and the suffix f."""
     if not isinstance(argument, float):
         return str(argument)
     digits = f"{argument:.9g}"
@@ -217,14 +221,14 @@ def _text(argument: object) -> str:
 
 
 Complex = NDArray[np.complex128]
-MULTIPLICATIONS = 6  # per state and frame: by a complex pole, and by its weight
+MULTIPLICATIONS = 6  # per state and frame: with a complex pole, and with its weight
 SELECTIVE = 15  # the same for a selective scan, whose pole is an exponential
 SUM_COST = 1.0  # cost of summing the lanes of a vector, relative to advancing one vector of states
 KERNELS = {"sigmoid": "logistic"}  # functions whose kernel has another name
 
 
 class Calls(Target):
-    """Adds the operations of a step to a program."""
+    """The export to C: adds the operations of a step to a program."""
 
     format: ClassVar[str] = "C"
 
@@ -322,7 +326,7 @@ class Calls(Target):
         return self._with_past(u, int(layer.delay))._replace(frames=u.frames)
 
     def _with_past(self, u: Signal, frames: int) -> Signal:
-        """Return a signal with ``frames`` frames before it, which are a state."""
+        """Return a signal with the ``frames`` frames before it, which are kept in a state."""
         if frames == 0:
             return u
         p = self.program
@@ -398,7 +402,7 @@ class Calls(Target):
         return y
 
     def _power(self, layer: Leveling, u: Signal) -> tuple[Signal, Signal]:
-        """Return the power over its level, and the level of every frame."""
+        """Return the power divided by the level, and the level of every frame."""
         p = self.program
         relative, levels = p.buffer(u.frames, layer.bins), p.buffer(u.frames, 1)
         sizes = u.frames, layer.bins, layer.lowest
@@ -412,14 +416,14 @@ class Calls(Target):
 
 
 class Modes(NamedTuple):
-    """Poles and weights (shared, summed, new, others) in double precision."""
+    """Discretised poles and weights of the states, (shared, summed, new, others), in double precision."""
 
     poles: Complex
     weights: Complex
 
 
 def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
-    """Add the calls of a layer and return its output, which has as many frames."""
+    """Add the calls of a layer and return its output, which has as many frames as u."""
     local = Local(layer)
     modes = modes_of(local)
     driven, read = (bool(phase) for phase in _phases(layer.topology))
@@ -427,7 +431,8 @@ def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
     v = u if before is None else program.product(u, before)
     shared, summed, new, others = modes.poles.shape
     y = program.buffer(u.frames, shared * new * (2 if read else 1))
-    few = shared * (rounded(others) // GROUP + SUM_COST) < rounded(shared) // GROUP * others  # lanes over states
+    # Few channels: lanes that are the states of a channel cost less than lanes that are channels.
+    few = shared * (rounded(others) // GROUP + SUM_COST) < rounded(shared) // GROUP * others
     if summed == new == 1 and (driven or read or not few):
         _channels(program, modes, v, y, driven, read)
     else:
@@ -436,7 +441,7 @@ def emit_ssm(program: Program, layer: SSM, u: Signal) -> Signal:
 
 
 def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
-    """Add the calls of a selective scan; its equations are at ``lower_s6`` of the ONNX export."""
+    """Add the calls of a selective scan; ``lower_s6`` of the ONNX export has its equations."""
     channels, rank, width = layer.in_channels, rounded(layer.rank), rounded(layer.states)
 
     def rows(x: torch.Tensor, count: int) -> Array:
@@ -460,13 +465,13 @@ def emit_s6(program: Program, layer: S6, u: Signal) -> Signal:
 
 
 def modes_of(local: Local) -> Modes:
-    """Return the discretised poles and the weights that read their states."""
+    """Return the discretised poles and the weights of their states."""
     layer, (shared, summed, new, rest) = local.layer, local.roles
     phases = "".join(_phases(layer.topology))
     log_a, scale = layer._modes(torch.float64)
     weight = layer._weight(scale, torch.float64, fold=True)
     for _ in phases:
-        weight = weight.select(-2, 0)  # the other phase is the same weight a quarter turn on
+        weight = weight.select(-2, 0)  # the other phase is the same weight times i
     sides = ["".join(i for i in side if i not in phases) for side in (summed, new)]
     others = "".join(i for i in rest if i not in sides[0] + sides[1])
     order = [layer.topology.modes.index(i) for i in shared + sides[0] + sides[1] + others]
@@ -479,7 +484,7 @@ def modes_of(local: Local) -> Modes:
 
 
 def projections(local: Local) -> tuple[Array | None, Array | None]:
-    """Return the tables before and after the states, None for an identity; complex signals have real parts first."""
+    """Return the tables before and after the states (None: identity); complex signals have all real parts first."""
     (shared, summed, new, _), (driven, read) = local.roles, _phases(local.layer.topology)
     before, after = local.before(), local.after()
     if before is not None and driven:
@@ -490,7 +495,7 @@ def projections(local: Local) -> tuple[Array | None, Array | None]:
 
 
 def _phase_first(local: Local, table: Array, indices: str, phase: str) -> Array:
-    """Return a table (channels, indices) with the phase as the first of the indices."""
+    """Return a table (channels, indices) with the phase moved to the front of the indices."""
     axis = 1 + indices.index(phase)
     sizes = [local.count(i) for i in indices]
     return np.moveaxis(table.reshape(-1, *sizes), axis, 1).reshape(table.shape)
