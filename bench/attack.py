@@ -1,10 +1,10 @@
-"""Attack every reader and writer for as long as it takes: damaged files, hostile models, processes that are killed.
+"""Robustness test of every reader and writer: damaged files, damaged models, processes that are killed.
 
     python bench/attack.py [--inputs 100000] [--models 20000] [--kills 200] [--seed 0] [--output out/attack.json]
 
-Damaged files go to the readers in processes of their own (tests/fuzz). Damaged ONNX files are read by the check and by
-the onnx package, which must agree. Training and denoising are killed at random moments: a run must then go on exactly,
-a result be there whole or not at all. Needs a POSIX system; ends with 1 at the first fault, which it names.
+Damaged files are read in separate processes (tests/fuzz). Damaged ONNX files are read by our parser and by the onnx
+package, which must agree. Training and denoising are killed at random moments: a run must then resume exactly, and a
+result must be complete or absent. Needs a POSIX system; exits with 1 at the first fault and prints it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-# Inputs of each kind for 100: models take longest to open.
+# Inputs of each kind in per cent: models take longest to open.
 SHARES = {"wav": 12, "pipe": 12, "flac": 10, "ogg": 10, "mp3": 10, "opus": 6, "aiff": 6, "w64": 6, "rf64": 6, "au": 6}
 SHARES |= {"caf": 6, "saved": 4, "onnx": 3, "safetensors": 3}
 NO_LIMIT = 1e9  # seconds
-TRAINING_SHARE = 0.5  # of the kills; the others hit a file that is being written
+TRAINING_SHARE = 0.5  # of the kills; the others are while a file is denoised
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
 SECONDS = 10  # of audio in a file
 
 
 class FaultError(Exception):
-    """Something was not as promised."""
+    """A reader or writer that did not behave as documented."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """What was tried, how often, and the seconds it took."""
+    """A kind of attack, the number of tries, and the seconds they took."""
 
     attack: str
     tries: int
@@ -59,7 +59,7 @@ def fuzz(kind: str, inputs: int, seed: int, folder: Path) -> None:
 
 
 def compare_models(count: int, seed: int) -> None:
-    """Read damaged ONNX files by the check and by the onnx package."""
+    """Read damaged ONNX files by our parser and by the onnx package, and compare."""
     import numpy as np
 
     from tests.fuzz.test_onnx import compare, damaged, small
@@ -69,11 +69,11 @@ def compare_models(count: int, seed: int) -> None:
         try:
             compare(damaged(data, np.random.default_rng(number)))
         except AssertionError as error:
-            raise FaultError(f"a model of seed {number} is seen differently: {error!s:.2000}") from error
+            raise FaultError(f"the two readers differ on the model of seed {number}: {error!s:.2000}") from error
 
 
 def killed(work: Callable[[], object], delay: float) -> None:
-    """Do work in a process of its own, which is killed after a time if it has not ended."""
+    """Run work in a child process, which is killed after ``delay`` seconds if it has not ended."""
     child = os.fork()
     if not child:
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -81,7 +81,7 @@ def killed(work: Callable[[], object], delay: float) -> None:
         os.dup2(quiet, 2)
         try:
             work()
-        finally:  # whatever happened: this copy of the program must not go on
+        finally:  # the child must not continue with the parent's code
             os._exit(0)
     end = time.monotonic() + delay
     while time.monotonic() < end:
@@ -93,7 +93,7 @@ def killed(work: Callable[[], object], delay: float) -> None:
 
 
 def kill_training(kills: int, rng: random.Random, folder: Path) -> None:
-    """Kill runs several times each, and compare them in the end with one that nobody disturbed."""
+    """Kill runs several times each, and compare them in the end with an uninterrupted one."""
     import torch
 
     from centaurus.models import load
@@ -116,7 +116,7 @@ def kill_training(kills: int, rng: random.Random, folder: Path) -> None:
             kills -= 1
         killed(lambda run=run: train(run, config), NO_LIMIT)  # type: ignore[misc]
         if losses(run) != expected:
-            raise FaultError(f"{run.folder} did not go on exactly")
+            raise FaultError(f"{run.folder} did not resume exactly")
         for file in ("best.safetensors", "last.safetensors"):
             first, second = (load(x.folder / file).state_dict() for x in (whole, run))
             if not all(torch.equal(x, second[name]) for name, x in first.items()):
@@ -124,7 +124,7 @@ def kill_training(kills: int, rng: random.Random, folder: Path) -> None:
 
 
 def kill_writing(kills: int, rng: random.Random, folder: Path) -> None:
-    """Kill while files are denoised: a result is whole or not there."""
+    """Kill processes that denoise files: a result must be complete or absent."""
     import numpy as np
 
     from centaurus import audio
@@ -147,13 +147,13 @@ def kill_writing(kills: int, rng: random.Random, folder: Path) -> None:
         if output.exists():
             written = audio.read(output).samples
             if written.shape[-1] < expected.shape[-1]:
-                raise FaultError(f"{output} holds {written.shape[-1]} of {expected.shape[-1]} frames")
+                raise FaultError(f"{output} has {written.shape[-1]} of {expected.shape[-1]} frames")
             if output.suffix == ".wav" and not np.array_equal(written, expected):
-                raise FaultError(f"{output} is not what an undisturbed process writes")
+                raise FaultError(f"{output} differs from what an uninterrupted process writes")
 
 
 def attack(inputs: int, models: int, kills: int, seed: int, tell: Callable[[str], object]) -> list[Count]:
-    """Do everything; a fault is raised."""
+    """Run every kind of attack; ``tell`` gets a line for each. Raises ``FaultError`` at the first fault."""
     counts: list[Count] = []
 
     def take(name: str, tries: int, work: Callable[[Path], None]) -> None:

@@ -1,4 +1,4 @@
-"""The paper's two orders as they are usually written, for comparison: nothing here is tiled, split or hand-derived."""
+"""The paper's orders of contraction in plain torch, for comparison: no tiles, no chunks, gradients by autograd."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def contracted(net: nn.Module, order: str) -> Iterator[None]:
 
 
 def in_order(net: nn.Module, order: str, run: Callable[[], object]) -> Callable[[], object]:
-    """Return ``run`` with every state-space layer of a network in an order; ``planned`` leaves it to the planner."""
+    """Return ``run`` with every state-space layer of a network in this order; ``planned`` is the planner's choice."""
 
     def inner() -> object:
         if order == "planned":
@@ -44,7 +44,7 @@ def in_order(net: nn.Module, order: str, run: Callable[[], object]) -> Callable[
 
 
 def whole(layer: SSM, order: str, u: Tensor) -> Tensor:
-    """A whole signal through a layer: the usual code for ``natural`` and ``paper``, else the plan of that name."""
+    """Run a whole signal through a layer: ``natural`` and ``paper`` in plain torch, other names as planned."""
     if order in ("natural", "paper"):
         expression, modes, _ = _planned_expression(layer.topology)
         return run_baseline(order, expression, layer.topology.before(), layer._operands(u), modes)
@@ -52,7 +52,7 @@ def whole(layer: SSM, order: str, u: Tensor) -> Tensor:
 
 
 def basis_kernels(log_a: Tensor, weight: Tensor, modes: str, indices: str, length: int) -> Tensor:
-    """K = Re(w exp(log Ā τ)), materialised for every mode and sample."""
+    """Return K = Re(w exp(log Ā τ)) for every mode and sample."""
     steps = torch.arange(length, device=log_a.device, dtype=log_a.dtype)
     a = torch.view_as_complex(log_a.contiguous())
     basis = torch.exp(a[..., None] * steps)
@@ -64,7 +64,7 @@ def basis_kernels(log_a: Tensor, weight: Tensor, modes: str, indices: str, lengt
 
 
 def fft_conv(signal: Labelled, kernel: Labelled, others: Sequence[Labelled], out: str) -> Tensor:
-    """rfft, one einsum of everything that is left, irfft."""
+    """Return rfft, one einsum of all operands, irfft."""
     length = signal[1].shape[-1]
     x, k = rfft(signal[1], n=2 * length), rfft(kernel[1], n=2 * length)
     equation = ",".join([signal[0], kernel[0], *(i for i, _ in others)]) + "->" + out
@@ -73,7 +73,7 @@ def fft_conv(signal: Labelled, kernel: Labelled, others: Sequence[Labelled], out
 
 
 def run_baseline(order: str, e: Expression, before: Sequence[str], operands: Sequence[object], modes: str) -> Tensor:
-    """The expression in the ``natural`` order or as in the paper's Listing 1 (``paper``)."""
+    """Evaluate the expression in the ``natural`` order or as the paper's Listing 1 does (``paper``)."""
     named = dict(zip(e.names, zip(e.operands, operands, strict=True), strict=True))
     u = (e.operands[0], _tensor(operands[0]))
     indices, source = named["K"]
@@ -100,13 +100,13 @@ def _tensor(value: object) -> Tensor:
 
 
 def _left(parts: Sequence[Labelled], needed: str) -> str:
-    """Indices of the product that are still needed, batch first and time last."""
+    """Return the indices of a product that are needed later, batch first and time last."""
     indices = "".join(dict.fromkeys("".join(i for i, _ in parts)))
     return "b" + "".join(i for i in indices if i in needed and i not in "bt") + "t"
 
 
 def _natural(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence[Labelled], out: str) -> Tensor:
-    """Project, convolve, project: the order of the state-space system itself."""
+    """Project, convolve, project: the order of the state-space equations."""
     later = out + "".join(i for i, _ in last)
     if first:
         indices = _left([*first, u], later + k[0])
@@ -122,7 +122,7 @@ def _natural(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence
 
 
 def _paper(u: Labelled, k: Labelled, first: Sequence[Labelled], last: Sequence[Labelled], out: str) -> Tensor:
-    """Listing 1 with its if-statements for B and C; for other blocks one einsum between the transforms."""
+    """Listing 1 with its if-statements if there are B and C; for other blocks one einsum between the transforms."""
     if len(first) == len(last) == 1 and len(k[0]) == 2:
         batch, inputs, _ = u[1].shape
         outputs, states = last[0][1].shape

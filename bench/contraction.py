@@ -1,10 +1,10 @@
-"""Time the forward and backward pass of one block against Listing 1 and the natural order, over the paper's grid.
+"""Time forward and backward of one block over the paper's grid, against Listing 1 and the natural order.
 
     python bench/contraction.py [grid selective growth layers random] [--quick] [--natural] [--out out/contraction]
 
-``grid`` is the paper's, ``selective`` is S6 against ``separable``, ``layers`` are those of the networks, ``random`` are
-shapes to try the planner on, and ``growth`` is the time against length and batch. Writes JSON and plots. Alternatives
-take turns in one process.
+``grid`` has the paper's shapes, ``selective`` compares S6 with ``separable``, ``growth`` is the time against length and
+batch, ``layers`` are those of the networks, and ``random`` compares the planner's choice with other plans at random
+shapes. Alternatives take turns in one process. Writes JSON and a plot.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ LAYERS = {
 
 
 def forward_backward(layer: SSM, u: Tensor, grad: Tensor, program: Program | None = None) -> Run:
-    """Return a run of forward and backward, with gradients of the signal and every parameter."""
+    """Return a function that runs forward and backward, with gradients of the signal and every parameter."""
     inputs = [u, *layer.parameters()]
 
     def run() -> object:
@@ -79,7 +79,7 @@ def forward_backward(layer: SSM, u: Tensor, grad: Tensor, program: Program | Non
 
 
 def without_native(run: Run) -> Run:
-    """Return the run with torch alone."""
+    """Return the run without native kernels."""
 
     def inner() -> object:
         before = os.environ.get("CENTAURUS_NATIVE", "")
@@ -93,7 +93,7 @@ def without_native(run: Run) -> Run:
 
 
 def listing(layer: SSM, u: Tensor, grad: Tensor, natural: bool = False) -> Run:
-    """Return a run of the paper's Listing 1 with this layer's parameters."""
+    """Return a function that runs the paper's Listing 1 with this layer's parameters, or in natural order."""
     dt = layer.log_dt.detach().exp().requires_grad_()
     a = torch.complex(-torch.nn.functional.softplus(layer.A_real.detach()), layer.A_imag.detach()).requires_grad_()
     b, c, e = (layer.get_parameter(n).detach().clone().requires_grad_() for n in "BCE")
@@ -122,7 +122,7 @@ def candidates(layer: SSM, u: Tensor) -> list[Plan]:
             return kind == only or kind not in CONVOLUTIONS
 
         if not any(step.kind == only for step in chosen.steps):
-            with suppress(ExpressionError):  # where a layer cannot be convolved in this way
+            with suppress(ExpressionError):  # raised if a layer has no plan with this convolution
                 plans.append(
                     plan_expression(
                         expression, sizes, modes=modes, phase=phase, device=current(u.detach()), allowed=allowed
@@ -132,10 +132,7 @@ def candidates(layer: SSM, u: Tensor) -> list[Plan]:
 
 
 def choices(layer: SSM, u: Tensor, grad: Tensor) -> dict[str, Any]:
-    """Time the planner's choice and its alternatives: is the choice the fastest within 15 %?
-
-    Alternatives whose estimate is four times the choice's are left out.
-    """
+    """Time the planner's choice and its alternatives, without those estimated at four times the choice's time."""
     first, *others = candidates(layer, u)
     plans = [first, *(p for p in others if p.seconds < 4 * first.seconds)]
     runs = {str(place): forward_backward(layer, u, grad, Program(p)) for place, p in enumerate(plans)}
@@ -160,7 +157,7 @@ def grid_point(
     u, grad = torch.randn(batch, H_IN, length, requires_grad=True), torch.randn(batch, H_OUT, length)
     planned = forward_backward(layer, u, grad)
     runs = {"planned": planned, "torch": without_native(planned), "listing1": listing(layer, u, grad)}
-    if with_natural and 8 * batch * states * 2 * length * 6 < 3.5e9:  # it needs this many bytes, and much time
+    if with_natural and 8 * batch * states * 2 * length * 6 < 3.5e9:  # bytes of its six spectra of states
         runs["natural"] = listing(layer, u, grad, natural=True)
     if compiled:
         eager = listing1.get_kernel
@@ -174,7 +171,7 @@ def grid_point(
     point: dict[str, Any] = {"batch": batch, "states": states, "length": length, "seconds": seconds}
     point["ratio"] = {name: seconds[name] / seconds["planned"] for name in seconds if name != "planned"}
     point["torch_ratio"] = seconds["listing1"] / seconds["torch"]
-    point["flops"] = 3 * layer.plan(batch, length).flops  # a backward pass has two products for each
+    point["flops"] = 3 * layer.plan(batch, length).flops  # backward has two products for each of forward
     point["kernel_dominates"] = states * SUBSTATES > batch * (H_IN + H_OUT) / 4
     if fast:
         return point | {"plan": layer.plan(batch, length).summary()}
@@ -213,7 +210,7 @@ def layer_point(row: tuple[str, int, int, int, int, int, int], rounds: int, fast
 
 
 def random_points(count: int) -> list[dict[str, Any]]:
-    """Time the planner's choices at random shapes of random topologies, of up to 2^21 numbers a signal."""
+    """Time the planner's choices at random shapes of random topologies, with up to 2^21 numbers in a signal."""
     draw, points = random.Random(0), []
     while len(points) < count:
         topology = draw.choice(("full", "bottleneck", "pointwise", "separable", "depthwise"))
@@ -235,7 +232,7 @@ def random_points(count: int) -> list[dict[str, Any]]:
 
 
 def growth(rounds: int) -> dict[str, Any]:
-    """Time a bottleneck 16→32 64×4 against length (batch 1) and batch (2048 samples), with slopes in log-log."""
+    """Time a bottleneck 16→32 64×4 against length (batch 1) and batch (2048 samples), and fit slopes in log-log."""
     layer = SSM("bottleneck", H_IN, H_OUT, states=64, substates=4)
     lines: dict[str, Any] = {}
     for which, shapes in {
@@ -342,20 +339,20 @@ PARTS = ("grid", "selective", "growth", "layers", "random")
 
 
 def main() -> None:
-    """Measure, print a line for each shape, and write the results."""
+    """Measure the chosen parts, print a line for each shape, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="four values an axis, two rounds")
+    parser.add_argument("--quick", action="store_true", help="four values per axis, two rounds")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compiled", action="store_true", help="also Listing 1 with a compiled get_kernel")
-    parser.add_argument("--natural", action="store_true", help="also the natural order, which takes long")
-    parser.add_argument("--largest", type=int, default=1 << 40, help="leave out shapes with more samples in a batch")
+    parser.add_argument("--compiled", action="store_true", help="also time Listing 1 with a compiled get_kernel")
+    parser.add_argument("--natural", action="store_true", help="also time the natural order, which is slow")
+    parser.add_argument("--largest", type=int, default=1 << 40, help="skip shapes with more samples in a batch")
     parser.add_argument(
-        "--fast", action="store_true", help="no memory and no other plans of the grid, no other orders of layers"
+        "--fast", action="store_true", help="skip memory and other plans of the grid, and other orders of layers"
     )
     parser.add_argument("--out", default="out/contraction", help="path of the JSON and the picture, without a suffix")
     parser.add_argument("--draw", action="store_true", help="only draw the picture of the JSON that is there")
-    parser.add_argument("--device", default="cpu", help="where to measure: cpu, cuda, cuda:1 …")
+    parser.add_argument("--device", default="cpu", help="torch device: cpu, cuda, cuda:1 …")
     options = parser.parse_args()
     if options.draw:
         stored = Path(options.out).with_suffix(".json")
@@ -424,6 +421,7 @@ def main() -> None:
 
 
 def _share_right(points: list[dict[str, Any]]) -> str:
+    """Return at how many of the points the planner's choice was within 15 % of the fastest plan."""
     return f"{sum(p['chosen_over_fastest'] <= 1.15 for p in points)} of {len(points)}"
 
 

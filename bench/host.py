@@ -1,6 +1,6 @@
-"""This machine, for every benchmark: threads chosen before torch is imported, and the machine's own limits.
+"""Threads of a benchmark, chosen when this is imported, and the machine's limits (GEMM rate and bandwidth).
 
-Import this before torch: OpenMP reads how its threads should wait only once.
+Import this before torch: OpenMP reads its settings only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LARGE = 64 << 20  # bytes: more than a core's share of any cache
 
 
 def limits() -> dict[str, float]:
-    """Return FLOPs a second of a large matrix product and bytes a second of a copy, on one thread, in CPU time."""
+    """Return the FLOPs per second of a large matrix product and bytes per second of a copy, in CPU time."""
     import numpy as np
 
     x, y, out = (np.ones((1024, 1024), np.float32) for _ in range(3))
@@ -34,6 +34,6 @@ def limits() -> dict[str, float]:
 
 
 def best_limits(rounds: int = 3) -> dict[str, float]:
-    """Return the highest rates of some rounds: other work on the machine only ever lowers them."""
-    found = [limits() for _ in range(rounds)]
-    return {name: max(one[name] for one in found) for name in found[0]}
+    """Return the highest rates of several rounds: other work on the machine only lowers them."""
+    measured = [limits() for _ in range(rounds)]
+    return {name: max(one[name] for one in measured) for name in measured[0]}

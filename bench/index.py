@@ -1,10 +1,11 @@
-"""Build, reopen and read an index of as many readings as Multilingual LibriSpeech English has: seconds and bytes.
+"""Time and memory of an index of utterances as large as Multilingual LibriSpeech English: build, reopen, read.
 
     python bench/index.py FOLDER [--utterances 10800000] [--processes 2] [--ranks 8] [--out docs/speed/index.json]
 
-Texts are made up, the length of a reading follows from its name, and no sound file exists. One in a thousand is a
-held-out text. Afterwards ``--ranks`` processes open the index as a training run would, draw the order of an epoch and
-read the texts of 2,000 rows each; their memory is the sum of their proportional set sizes (shared pages count once).
+Texts are generated, the length of an utterance follows from its name, and there are no audio files. One text in a
+thousand is a held-out one. Afterwards ``--ranks`` processes open the index as a training run does, draw the order of an
+epoch and read the texts of 2,000 rows each; their memory is the sum of their proportional set sizes (shared pages count
+once).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import numpy as np
 
 from centaurus.data import Index, Utterances, open_index
 
-ROW = 327_680
+ROW = 327_680  # samples
 RATE = 16_000
-HELD_OUT, LEAKED = 11_000, 0.001
-SHARE = 0.01  # of the rows in an epoch
+HELD_OUT, LEAKED = 11_000, 0.001  # held-out texts, and the share of utterances that have one of them
+SHARE = 0.01  # of the rows that an epoch has
 
 
 def write_texts(folder: Path, count: int) -> list[str]:
-    """A transcripts.txt of made-up texts of 32 words, about 200 letters; the held-out texts."""
+    """Write a transcripts.txt of random texts of 32 words, about 200 letters; return the held-out texts."""
     rng = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfwyp"))
     words = ["".join(rng.choice(letters, n)) for n in rng.integers(1, 11, 20_000)]
@@ -58,28 +59,28 @@ def write_texts(folder: Path, count: int) -> list[str]:
 
 
 def length(path: Path) -> tuple[int, int]:
-    """10 to 20 seconds, as the name says."""
+    """Return the samples of an utterance (10 to 20 seconds, a hash of its name) and the rate."""
     return 10 * RATE + zlib.crc32(path.name.encode()) % (10 * RATE), RATE
 
 
 def opened(folder: Path, held: list[str], processes: int) -> Index:
-    """The index of the made-up readings, from its cache or built."""
+    """Return the index of the generated utterances, from its cache or built."""
     return open_index(folder, held, ROW, measure=length, cache=folder / "cache", processes=processes)
 
 
 def rank(folder: Path, held: list[str], number: int, answer: Connection) -> None:
-    """What one process of a run does with the index."""
+    """Open the index and read rows as one process of a training run does."""
     start = time.perf_counter()
     rows = Utterances([(opened(folder, held, 1), SHARE)], ROW)
     order = rows.draw(0, np.random.default_rng(0))
     ready = time.perf_counter() - start
     letters = sum(len(rows.text(int(k))) for k in order[number::7][:2000])
     answer.send((ready, len(rows), letters))
-    answer.recv()  # stays until its memory was measured
+    answer.recv()  # wait until the memory of this process has been measured
 
 
 def memory(pid: int) -> tuple[int, int]:
-    """Proportional set size and private bytes of a process."""
+    """Return the proportional set size and the private bytes of a process."""
     lines = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
     )
@@ -87,7 +88,7 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Build, reopen, measure."""
+    """Build, reopen and measure the index, print the figures and write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--utterances", type=int, default=10_800_000)

@@ -1,9 +1,9 @@
-"""Does loading starve training? Audio-seconds a second of the loader alone, of training alone, and of both together.
+"""Speed of data loading: audio-seconds per second of the loader alone, of training alone, and of both together.
 
-    python bench/loading.py kws DATA [--seconds 3] [--workers 1] [key=value ...]
+    python bench/loading.py kws DATA [--seconds 3] [workers=1] [key=value ...]
 
-``alone`` repeats one batch that is already in memory; ``together`` loads as the loop does; they take turns, and a
-figure is the median of three. Small recipes.
+``alone`` repeats one batch that is already in memory; ``together`` loads as the training loop does. They take turns,
+and a figure is the median of three. Recipes have their small settings.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from centaurus.train.loop import Order, batches, keep_memory
 from centaurus.train.objectives import Batch, Objective
 from centaurus.train.optim import adamw
 
-AHEAD = 5  # batches that may have been loaded while something else was measured
+AHEAD = 5  # batches that are not counted: they may have been loaded before
 
 
 def speed(source: Iterator[Batch], use: Callable[[Batch], object], rate: int, seconds: float) -> float:
-    """Audio-seconds a second over so many seconds, once what was loaded before is used up."""
+    """Return the audio-seconds per second that ``use`` takes from a source, measured over this many seconds."""
     for _ in range(AHEAD):
         use(next(source))
     seconds_read, start = 0.0, time.perf_counter()
@@ -40,7 +40,7 @@ def speed(source: Iterator[Batch], use: Callable[[Batch], object], rate: int, se
 
 
 def measure(name: str, settings: Training, data: Path, seconds: float) -> dict[str, float]:
-    """The three speeds, and the share of training's speed that is left when it loads."""
+    """Return the three speeds, and the speed of training with loading over that without."""
     ready = RECIPES[name].prepare(settings, data)
     objective: Objective = ready.objective.train()
     optimizer = adamw(objective, settings.lr, settings.decay)

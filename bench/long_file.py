@@ -1,9 +1,9 @@
-"""One long file through ``FileDenoiser``, as ``centaurus denoise`` runs it: the network on one thread and on two.
+"""Time ``FileDenoiser`` on one long file, as ``centaurus denoise`` runs it, on one thread and on two.
 
     python bench/long_file.py [--minutes 30] [--rounds 5] [--out docs/speed/long-file.json]
 
-Noisy speech over and over, as mono WAV. The model is compiled before anything is timed. Both have their turn in every
-round, and the round with the fastest clock counts: other work on the machine only ever adds to it.
+The file is noisy speech, repeated, as mono WAV. The model is compiled before anything is timed. Both run in every
+round, and the fastest round counts: other work on the machine only adds time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from centaurus.runtime.files import Job
 
 RATE = 16_000
 THREADS = (1, 2)
-WARM = 0.5  # minutes of a first file, for which the model is compiled
+WARM = 0.5  # minutes of a first file, which is not timed: the model is compiled for it
 
 
 def write(minutes: float, path: Path) -> None:
-    """Write the demo's noisy speech over and over."""
+    """Write the demo's noisy speech, repeated up to this length."""
     with as_file(files("centaurus") / "assets" / "demo.flac") as demo:
         once = read(demo, RATE).mono
     left = round(60 * minutes * RATE)
@@ -40,7 +40,7 @@ def write(minutes: float, path: Path) -> None:
 
 
 def measure(denoiser: FileDenoiser, folder: Path) -> dict[str, float]:
-    """Seconds of clock and processor for the file, reading and writing included."""
+    """Return wall-clock and CPU seconds of denoising the file, including reading and writing."""
     clock, processor = time.perf_counter(), time.process_time()
     report = denoiser.run(Job(folder / "noisy.wav", folder / "clean.wav"), overwrite=True)
     clock, processor = time.perf_counter() - clock, time.process_time() - processor

@@ -1,8 +1,9 @@
-"""Training speed of whole networks: planned against the same network run with Listing 1 and in natural order.
+"""Training speed of whole networks, as planned, with Listing 1 and in natural order.
 
     python bench/networks.py [--rounds 3] [--out out/networks]
 
-Prints audio-seconds trained per second, the ratios, and what the time of a planned step is spent on.
+Prints audio-seconds trained per second, ratios, and the shares of a planned step by kind of operation. Writes JSON and
+a plot.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ GROUPS = {
 
 
 def training_step(net: nn.Module, u: torch.Tensor) -> Run:
-    """Forward and backward into every parameter."""
+    """Return a function that runs forward and backward, with gradients of every parameter."""
 
     def run() -> object:
         net.zero_grad(set_to_none=True)
@@ -49,7 +50,7 @@ def training_step(net: nn.Module, u: torch.Tensor) -> Run:
 
 
 def spent(run: Run) -> dict[str, float]:
-    """Shares of the time by kind of operation."""
+    """Return the shares of the time of a run by kind of operation."""
     gpu = torch.get_default_device().type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]) as prof:
         run()
@@ -62,7 +63,7 @@ def spent(run: Run) -> dict[str, float]:
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Seconds of a training step in each way."""
+    """Time a training step of a network in each order."""
     build, batch, samples = NETWORKS[name]
     torch.manual_seed(0)
     net, u = build().train(), torch.randn(batch, 1, samples)
@@ -85,7 +86,7 @@ LABELS = {"planned": "planned", "paper": "Listing 1", "natural": "natural"}
 
 
 def plot(points: list[dict[str, Any]], path: Path) -> None:
-    """Training speed over that of Listing 1, and where the time of a planned step goes."""
+    """Plot training speed over that of Listing 1, and the shares of a planned step."""
     import matplotlib.pyplot as plt
 
     names = [p["network"] for p in points]
@@ -115,12 +116,12 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run, print, write."""
+    """Measure the networks, print their figures and write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=sorted(NETWORKS))
     parser.add_argument("--out", default="out/networks")
-    parser.add_argument("--device", default="cpu", help="where to measure: cpu, cuda, cuda:1 …")
+    parser.add_argument("--device", default="cpu", help="torch device: cpu, cuda, cuda:1 …")
     options = parser.parse_args()
     torch.set_default_device(options.device)
     assert torch.backends.opt_einsum.is_available(), "Listing 1 runs with opt_einsum enabled"

@@ -1,10 +1,11 @@
-"""Exported models step by step on one pinned core, as a device would run them, against the bars set for them.
+"""Time exported models step by step on one pinned core, and compare with the limits set for them.
 
     python bench/realtime.py [--seconds 6] [--core 0] [--folder F] [--out docs/speed/realtime] [--page docs/speed.md]
 
-Times are processor time of the one thread, which other work on the machine stretches little; --wall takes the clock.
-Weights are random: they make no difference to the time. Models are exported and compiled before anything is timed, into
-a folder if one is named, which a later run takes them from. Writes JSON and a plot, and the table into the page.
+Times are CPU time of the one thread, on which other work on the machine has little influence; --wall measures
+wall-clock time. Weights are random, which does not change the time. Models are exported and compiled before anything is
+timed, into --folder if it is given, from which a later run takes them. Writes JSON and a plot, and the table into the
+page.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from centaurus.runtime.measure import summary, time_steps, weigh
 from centaurus.runtime.session import Session
 from centaurus.system import plot_style
 
-COMPILED = 20e6  # bytes of an ONNX file up to which the step is compiled: gcc reads ten times as much text
-COLOURS = 7  # of the style's cycle
+COMPILED = 20e6  # bytes of an ONNX file up to which the step is compiled: its C file is ten times as large
+COLOURS = 7  # in the style's cycle
 MARKS = "<!-- realtime -->\n", "<!-- /realtime -->\n"
 
 
 class Case(NamedTuple):
-    """A network at a chunk, and what is asked of it: real-time factor, p99 in ms, memory in MB."""
+    """A network, its chunk in samples, and limits: real-time factor, p99 in ms, memory in MB."""
 
     network: str
     chunk: int
@@ -60,7 +61,7 @@ CASES = [
 
 
 def prepare(case: Case, folder: Path) -> Path:
-    """The folder with a case's ONNX file, and its step in C and compiled where that takes no minutes."""
+    """Return the folder with a case's ONNX file and, unless that takes minutes, its compiled step in C."""
     place = folder / f"{case.network.replace('/', '-')}-{case.chunk}"
     if not (place / "model.onnx").exists():
         net = build(case.network).eval().double()
@@ -74,7 +75,7 @@ def prepare(case: Case, folder: Path) -> Path:
 
 
 class Opened:
-    """A case with everything that is timed open: onnxruntime, the compiled step if there is one, and torch."""
+    """A case with everything that is timed loaded: onnxruntime, the compiled step if there is one, and torch."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.path = case, folder / "model.onnx"
@@ -84,7 +85,7 @@ class Opened:
         self.net = build(case.network).eval()
 
     def measure(self, seconds: float, clock: Callable[[], float]) -> dict[str, Any]:
-        """Figures of the case."""
+        """Return the figures of the case."""
         name, settings = self.case.network, self.session.settings
         spent = time_steps(self.session.process, self.case.chunk, seconds, clock)
         compiled = None
@@ -104,7 +105,7 @@ class Opened:
 
 
 def table(points: list[dict[str, Any]]) -> str:
-    """The figures as Markdown; a bar stands behind the figure it is for."""
+    """Return the figures as a Markdown table, each with its limit if it has one."""
     lines = [
         "| network | chunk ms | RTF | p50 ms | p99 ms | max ms | memory MB | file MB | C RTF | torch RTF |",
         "|" + "---|" * 10,
@@ -114,26 +115,26 @@ def table(points: list[dict[str, Any]]) -> str:
         cells = [
             case["network"],
             f"{1e3 * t['chunk'] / t['rate']:g}",
-            _barred(t["rtf"], case["rtf"], "{:.4f}"),
+            _limited(t["rtf"], case["rtf"], "{:.4f}"),
             f"{t['p50_ms']:.2f}",
-            _barred(t["p99_ms"], case["p99_ms"], "{:.2f}"),
+            _limited(t["p99_ms"], case["p99_ms"], "{:.2f}"),
             f"{t['max_ms']:.2f}",
-            "–" if point["memory_mb"] is None else _barred(point["memory_mb"], case["memory_mb"], "{:.0f}"),
+            "–" if point["memory_mb"] is None else _limited(point["memory_mb"], case["memory_mb"], "{:.0f}"),
             f"{point['file_mb']:.1f}",
-            "–" if point["c"] is None else _barred(point["c"]["rtf"], case["c_rtf"], "{:.4f}"),
+            "–" if point["c"] is None else _limited(point["c"]["rtf"], case["c_rtf"], "{:.4f}"),
             f"{point['torch']['rtf']:.3f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _barred(value: float, bar: float | None, form: str) -> str:
+def _limited(value: float, limit: float | None, form: str) -> str:
     text = form.format(value)
-    return text if bar is None else f"{text} (≤ {bar:g})" if value <= bar else f"**{text}** (> {bar:g})"
+    return text if limit is None else f"{text} (≤ {limit:g})" if value <= limit else f"**{text}** (> {limit:g})"
 
 
 def plot(points: list[dict[str, Any]], path: Path) -> None:
-    """How long steps take, from the fastest to the slowest, as a share of the duration of their audio."""
+    """Plot the time of steps over the duration of their audio, by percentile."""
     import matplotlib.pyplot as plt
 
     with plt.style.context(plot_style()):
@@ -152,7 +153,7 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run, print, write."""
+    """Measure the cases, print their table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--core", type=int, default=0)

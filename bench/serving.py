@@ -3,11 +3,11 @@
     python bench/serving.py [--model denoise-16k] [--streams 45] [--seconds 30] [--core 0] [--repeat 3] \\
         [--output docs/speed/serving.json]
 
-The server is a process of its own on one core; the clients are this process, on the other cores. Every client sends a
-block of one hop at the times a microphone would give it, and notes when the samples that the block completes are back.
-Clients that send without reading, and clients that vanish, join half-way: the others must not notice. SIGTERM at the
-end must let every open stream finish. Of several runs the one with the median latency is reported, with the latencies
-of all. The output has an entry for each model; the others' stay as they are.
+The server is a separate process on one core; the clients are this process, on the other cores. Every client sends a
+block of one hop at the times at which a microphone would, and records when the samples that the block completes have
+arrived. Half-way, clients join that send without reading or disconnect abruptly: the others must not be affected. After
+SIGTERM at the end every open stream must finish. Of several runs the one with the median latency is reported, with the
+latencies of all. The output has an entry for each model; entries of other models are kept.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-LOAD = 0.9  # of one core, by the real-time factor of one stream in steps of the hop
+LOAD = 0.9  # share of a core that the streams should use, by the real-time factor of one
 BAD_CLIENTS = 3  # of each kind
-HALVES = ("good_clients", "beside_bad_clients")  # of a run
+HALVES = ("good_clients", "beside_bad_clients")  # of a run, without and with bad clients
 WARM = 2.0  # seconds at the start that are not counted
 TICKS = os.sysconf("SC_CLK_TCK")
 HANDSHAKE = (
@@ -43,7 +43,7 @@ END = b'{"type": "end"}'
 
 @dataclass
 class Model:
-    """Numbers of the served model, in samples."""
+    """The served model: its rate in Hz, hop and delay in samples."""
 
     rate: int
     hop: int
@@ -52,13 +52,13 @@ class Model:
 
 @dataclass
 class Latencies:
-    """Seconds from sending a block to having the samples it completes, and how late blocks were sent."""
+    """Seconds from sending a block to receiving the samples it completes, and how late blocks were sent."""
 
     answers: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
 
     def json(self, hop_seconds: float) -> dict[str, float]:
-        """Percentiles in milliseconds."""
+        """Return percentiles in milliseconds."""
         p50, p90, p99, p999 = (1000 * float(np.quantile(self.answers, q)) for q in (0.5, 0.9, 0.99, 0.999))
         return {
             "blocks": len(self.answers),
@@ -72,14 +72,14 @@ class Latencies:
 
 
 def frame(payload: bytes, opcode: int = 2) -> bytes:
-    """One masked WebSocket frame; the mask is zero, which costs nothing to apply."""
+    """Return a masked WebSocket frame; the mask is zero, so that it need not be applied."""
     size = len(payload)
     length = bytes([0x80 | size]) if size < 126 else bytes([0xFE]) + size.to_bytes(2, "big")
     return bytes([0x80 | opcode]) + length + bytes(4) + payload
 
 
 class Stream(asyncio.Protocol):
-    """One client: sends blocks on time and notes when their samples come back. Frames are read by hand, for speed."""
+    """A client that sends blocks on time and records when their samples arrive. It parses frames itself, for speed."""
 
     def __init__(self, path: str, model: Model, times: Latencies) -> None:
         self.path, self.model, self.times = path, model, times
@@ -89,16 +89,16 @@ class Stream(asyncio.Protocol):
         self.received = 0
         self.counting = False
         self._data = bytearray()
-        self._answered = 0  # blocks whose answer has been noted
+        self._answered = 0  # blocks whose answer has been recorded
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the WebSocket."""
+        """Request the WebSocket."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.write(HANDSHAKE.format(path=self.path).encode())
 
     def data_received(self, data: bytes) -> None:
-        """Read frames; binary ones are samples."""
+        """Parse frames; binary ones are samples."""
         now = time.perf_counter()
         self._data += data
         if not self.open.done():
@@ -133,13 +133,13 @@ class Stream(asyncio.Protocol):
             self.done.set_result(payload.decode())
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whoever waits is told."""
+        """Set the error on futures that are still waiting."""
         for waiting in (self.open, self.done):
             if not waiting.done():
                 waiting.set_exception(error or ConnectionError("the server closed the connection"))
 
     def send_block(self, block: bytes, due: float) -> None:
-        """Send one block, and note when."""
+        """Send one block and record when."""
         now = time.perf_counter()
         self.sent.append(now)
         if self.counting:
@@ -173,7 +173,7 @@ async def play(streams: Sequence[Stream], model: Model, seconds: float, blocks: 
 
 
 async def measure(url: str, model: Model, count: int, seconds: float, process: int) -> dict[str, Any]:
-    """Play real-time streams and report; the second half has bad clients beside them."""
+    """Run real-time streams and return the figures; in the second half there are bad clients too."""
     noise = 0.1 * np.random.default_rng(0).standard_normal((64, model.hop)).astype("<f4")
     blocks = [frame(row.tobytes()) for row in noise]
     alone, beside = Latencies(), Latencies()
@@ -210,7 +210,7 @@ async def measure(url: str, model: Model, count: int, seconds: float, process: i
 
 
 async def misbehave(url: str, model: Model, kind: str) -> asyncio.Task[None]:
-    """A client that sends all it can and reads nothing, or one that sends a little and vanishes, again and again."""
+    """Start a client that sends continuously and never reads, or one that repeatedly disconnects after a block."""
     parts = urlsplit(url)
     path = f"/v1/denoise?rate={model.rate}&channels=1&format=f32le"
 
@@ -235,18 +235,18 @@ async def misbehave(url: str, model: Model, kind: str) -> asyncio.Task[None]:
 
 
 def cpu_seconds(process: int) -> float:
-    """CPU time that a process has used, by all its threads."""
+    """Return the CPU time of all threads of a process."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def stolen_seconds() -> float:
-    """CPU time that the host of this virtual machine has given to others, on all cores."""
+    """Return the steal time of this virtual machine: CPU time that its host gave to others, on all cores."""
     return int(Path("/proc/stat").read_text(encoding="utf-8").split()[8]) / TICKS
 
 
 def real_time_factor(model: str, core: int) -> tuple[Model, float]:
-    """The share of a core that one stream takes in steps of the hop: the fastest of five seconds of steps."""
+    """Return the model and the share of a core that one stream takes, by the median step of five seconds of audio."""
     code = (
         "import sys, time, numpy as np; from centaurus.runtime import Session\n"
         "s = Session(sys.argv[1]); k = s.settings; x = np.zeros(k.chunk, np.float32); spent = []\n"
@@ -260,7 +260,7 @@ def real_time_factor(model: str, core: int) -> tuple[Model, float]:
 
 
 def on_core(cores: Iterable[int]) -> list[str]:
-    """A command in front of another that keeps it on some cores."""
+    """Return a command prefix that pins a command to these cores."""
     return ["taskset", "-c", ",".join(map(str, cores))]
 
 
@@ -268,9 +268,9 @@ def main() -> None:
     """Run the server and the load, print the figures and write them."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", default="denoise-16k")
-    arguments.add_argument("--streams", type=int, default=0, help="0: 90 %% of a core by the real-time factor")
+    arguments.add_argument("--streams", type=int, default=0, help="0: as many as use 90 %% of a core")
     arguments.add_argument("--seconds", type=float, default=30.0)
-    arguments.add_argument("--core", type=int, default=0, help="the server's")
+    arguments.add_argument("--core", type=int, default=0, help="core of the server")
     arguments.add_argument("--repeat", type=int, default=1)
     arguments.add_argument("--output", type=Path)
     options = arguments.parse_args()
@@ -284,7 +284,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """One server under load from its start to its end."""
+    """Run one server under load and return its report."""
     model, factor = real_time_factor(options.model, options.core)
     count = options.streams or int(LOAD / factor)
     command = [*on_core([options.core]), sys.executable, "-m", "centaurus", "serve", "--port", "0"]
@@ -311,7 +311,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def median(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The run whose slower half has the median latency, with the latencies of all runs and halves."""
+    """Return the run whose slower half has the median p99 latency, with the latencies of all runs and halves."""
 
     def slower(report: dict[str, Any]) -> float:
         return max(report[half]["p99_ms"] for half in HALVES)

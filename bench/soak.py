@@ -1,9 +1,9 @@
-"""Stream for hours and compare all the way with the network in double precision: no drift, no NaN, no growing memory.
+"""Stream for hours and compare every sample with the network in double precision: no drift, NaN or growing memory.
 
     python bench/soak.py [--kws-hours 24] [--denoise-hours 2] [--output out/soak.json]
 
-The session runs in a process of its own and gets pieces of random lengths; the reference is the torch network in fp64,
-ten seconds at a time. Shipped models are used if there are any, else networks of the same kind with random weights.
+The session runs in a separate process and gets pieces of random lengths; the reference is the torch network in fp64,
+ten seconds at a time. Models are the shipped ones, or networks of the same kind with random weights if there are none.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 10  # seconds generated and compared at a time
-WARM = 60  # seconds, at least, after which memory should stay
-GROWTH = 4e6  # bytes of memory that may come and go
-TOLERANCE = 1e-3  # of the largest value, everywhere
-STEADY = 3.0  # the second half's error against the first's, beyond which there is drift
-PARTS = 12  # of the stream, each with its own worst error
+WARM = 60  # seconds at the start whose peak of memory counts
+GROWTH = 4e6  # bytes by which memory may differ between the first and the last part
+TOLERANCE = 1e-3  # largest error over the largest value
+STEADY = 3.0  # the second half's error over the first's above which there is drift
+PARTS = 12  # of the stream, each with its worst error
 
 
 @dataclass(frozen=True)
 class Soak:
-    """What a stream did. Errors are the worst of each part, as a share of the largest value of the reference."""
+    """The report of a stream. Errors are the worst of each part over the largest value of the reference."""
 
     name: str
     trained: bool
@@ -47,12 +47,12 @@ class Soak:
     seconds: float
 
     def described(self) -> dict[str, Any]:
-        """Return the report as plain data, with what follows from it."""
+        """Return the report as plain data, with the worst error and the faults."""
         return asdict(self) | {"worst": max(self.errors), "faults": self.faults}
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong, in words."""
+        """Descriptions of what is wrong; empty if nothing is."""
         half = len(self.errors) // 2
         first, last, worst = max(self.errors[: max(1, half)]), max(self.errors[half:]), max(self.errors)
         growth = self.memory_end - self.memory_start
@@ -61,13 +61,13 @@ class Soak:
             (not worst <= TOLERANCE, f"the error reaches {worst:.1e}"),
             (last > STEADY * first + 1e-6, f"the error drifts from {first:.1e} to {last:.1e}"),
             (growth > GROWTH, f"memory grows by {growth / 1e6:.1f} MB"),
-            (self.frames == 0, "nothing came out"),
+            (self.frames == 0, "there is no output"),
         ]
         return [words for wrong, words in checks if wrong]
 
 
 def memory() -> float:
-    """Bytes of memory in use; on other systems than Linux the most there ever was."""
+    """Return the bytes of memory in use; on systems other than Linux their peak."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     except OSError:
@@ -76,7 +76,7 @@ def memory() -> float:
 
 
 def audio(number: int, rate: int) -> NDArray[np.float32]:
-    """The ten seconds of a number: noise, hum, a sweep, silence, loud and soft, so that states go everywhere."""
+    """Return ten seconds of noise and a sweep at random levels, with silences, seeded by ``number``."""
     rng = np.random.default_rng(number)
     t = np.arange(BLOCK * rate) / rate
     noise = rng.standard_normal(len(t)) * 10 ** rng.uniform(-4, -0.5)
@@ -86,14 +86,14 @@ def audio(number: int, rate: int) -> NDArray[np.float32]:
 
 
 class Aligned:
-    """Two streams of frames that arrive unevenly, compared where both are there."""
+    """Compares two streams of frames that arrive in pieces of different lengths."""
 
     def __init__(self) -> None:
         self._waiting: list[NDArray[Any]] = [np.zeros((0, 0)), np.zeros((0, 0))]
         self.frames = self.not_finite = 0
 
     def compare(self, actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
-        """The largest difference and the largest expected value among the new pairs."""
+        """Add frames to both streams; return the largest difference and expected value of the new pairs."""
         for k, new in enumerate((actual, expected)):
             self._waiting[k] = np.concatenate([self._waiting[k].reshape(len(new), -1), new], axis=1)
         count = min(x.shape[1] for x in self._waiting)
@@ -105,7 +105,7 @@ class Aligned:
 
 
 def stream(model: str, blocks: int, out: Connection) -> None:
-    """In a process of its own, without torch: the session's frames of every ten seconds, and the memory in use."""
+    """Send the session's frames and the memory in use for every ten seconds; runs in a process without torch."""
     from centaurus.runtime import Session
 
     session, rng = Session(model), np.random.default_rng(0)
@@ -121,7 +121,7 @@ def stream(model: str, blocks: int, out: Connection) -> None:
 def soak(
     name: str, model: Path, net: Any, hours: float, trained: bool, tell: Callable[[str], object] = lambda line: None
 ) -> Soak:
-    """Stream so many hours through a session and, beside it, through the network."""
+    """Stream this many hours through a session and through the network, and compare."""
     import torch
 
     import centaurus as ct
@@ -147,14 +147,14 @@ def soak(
     largest = max(peak for _, peak in pairs)
     parts = np.array_split([difference for difference, _ in pairs], min(PARTS, blocks))
     errors = [float(part.max()) / max(largest, 1e-30) for part in parts]
-    # The most of the first and of the last part: malloc gives memory back and takes it again, megabytes at a time.
+    # The peaks of the first and of the last part: malloc returns memory and takes it again, megabytes at a time.
     part, spent = max(WARM // BLOCK + 1, blocks // PARTS), time.perf_counter() - begin
     start, end = max(used[:part]), max(used[-part:])
     return Soak(name, trained, hours, errors, aligned.not_finite, aligned.frames, start, end, spent)
 
 
 def prepare(name: str, folder: Path) -> tuple[Path, Any, bool]:
-    """A shipped model and its network, or a network of the same kind with random weights, exported."""
+    """Return the file of a shipped model, its network and True; or the same of random weights, and False."""
     import torch
 
     import centaurus as ct
@@ -170,7 +170,7 @@ def prepare(name: str, folder: Path) -> tuple[Path, Any, bool]:
 
 
 def main() -> int:
-    """Soak both and write the report."""
+    """Stream through both models and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kws-hours", type=float, default=24.0)
     parser.add_argument("--denoise-hours", type=float, default=2.0)

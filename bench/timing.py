@@ -1,4 +1,4 @@
-"""Measure alternatives in one process: alternating rounds, ratios, and peak memory in a pass of its own."""
+"""Measure alternatives in one process: time in alternating rounds, and peak memory in a separate pass."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ Run = Callable[[], object]
 
 
 def alternate(runs: dict[str, Run], rounds: int = 5, warm: int = 1, budget: float = 20.0) -> dict[str, float]:
-    """Seconds of each run: the median of rounds in which every alternative has its turn.
+    """Return the seconds of each run: the median of rounds in which the alternatives take turns.
 
-    On one thread they are CPU seconds, and the fastest round counts: other work on the machine stretches the clock, and
-    only ever adds to CPU time.
+    On one thread they are CPU seconds of the fastest round: other work on the machine only adds to them.
     """
     alone = torch.get_num_threads() == 1 and torch.get_default_device().type == "cpu"
     clock = time.process_time if alone else time.perf_counter
@@ -39,13 +38,13 @@ def alternate(runs: dict[str, Run], rounds: int = 5, warm: int = 1, budget: floa
 
 
 def wait() -> None:
-    """Let a GPU finish what it was given."""
+    """Wait until a GPU has finished."""
     if torch.get_default_device().type == "cuda":
         torch.cuda.synchronize()
 
 
 def peak_bytes(run: Run) -> int:
-    """The most bytes alive at once during a run, beyond those alive before it."""
+    """Return the peak of bytes allocated during a run, beyond those allocated before it."""
     run()
     if torch.get_default_device().type == "cuda":
         before = torch.cuda.memory_allocated()
@@ -64,7 +63,7 @@ def peak_bytes(run: Run) -> int:
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """Return what the figures were measured on: torch, threads, device and the machine's limits."""
     device = torch.get_default_device()
     name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
     about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": name, "waiting": host.THREADS}

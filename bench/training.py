@@ -1,10 +1,10 @@
-"""Whole training steps (network, losses, optimiser): native kernels, in bfloat16 too, torch alone, an older version.
+"""Time whole training steps (network, losses, optimiser): native kernels, bfloat16, torch alone, an older version.
 
     python bench/training.py [--only denoiser/spectral] [--rounds 5] [--against OLD/src] [--out out/training]
 
-Versions run in processes of their own and take turns, step by step. Times are CPU seconds of the process, which a
-busy machine stretches less than the clock; the fastest of the rounds counts. The machine's own limits, the rate of a
-large matrix product and the bandwidth of memory, are measured between the rounds in the same way.
+Versions run in separate processes and take turns, step by step. Times are CPU seconds of the process, on which other
+work has less influence than on wall-clock time; the fastest round counts. The machine's limits, the rate of a large
+matrix product and the bandwidth of memory, are measured between the rounds in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NETWORKS = {  # rows and samples of a batch
 
 
 def training_step(name: str, rounded: bool) -> Callable[[], None]:
-    """Build a network and return its whole step: forward, losses, backward, clipping, and the recipe's optimiser.
+    """Build a network and return its training step: forward, losses, backward, clipping, and the recipe's optimiser.
 
     ``rounded`` is ``precision=bf16`` of the recipes.
     """
@@ -43,7 +43,7 @@ def training_step(name: str, rounded: bool) -> Callable[[], None]:
 
     try:
         from centaurus.train.loop import keep_memory
-    except ImportError:  # where an older version has it
+    except ImportError:  # its place in older versions
         from centaurus.train.memory import keep_memory  # type: ignore[import-not-found, no-redef]
     keep_memory()
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def training_step(name: str, rounded: bool) -> Callable[[], None]:
 
 
 def serve(name: str, rounded: bool) -> None:
-    """Run one step for every line that comes in; answer with its CPU seconds and the process's peak memory."""
+    """Run one step for every line of standard input; print its CPU seconds and the process's peak memory."""
     import resource
 
     step = training_step(name, rounded)
@@ -93,7 +93,7 @@ def serve(name: str, rounded: bool) -> None:
 
 
 class Version:
-    """A process that takes steps when it is told to."""
+    """A process of one version of the library that runs a training step on request."""
 
     def __init__(self, name: str, source: str, native: bool, rounded: bool = False) -> None:
         switches = {"PYTHONPATH": source, "CENTAURUS_NATIVE": "1" if native else "0", "OMP_NUM_THREADS": "1"}
@@ -120,7 +120,7 @@ class Version:
 
 
 def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
-    """Let every version take turns; return seconds, audio-seconds a second, ratios and memory."""
+    """Time every version in turns; return seconds, audio-seconds per second, ratios and memory."""
     from host import limits
 
     from centaurus.kernels.precision import why_no_bf16
@@ -131,11 +131,11 @@ def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
         versions = {"bf16": Version(name, own, True, rounded=True), **versions}
     if against is not None:
         versions["before"] = Version(name, against, False)
-    found = []
+    machine = []
     for _ in range(rounds):
         for version in versions.values():
             version.step()
-        found.append(limits())
+        machine.append(limits())
     for version in versions.values():
         version.close()
     rows, samples = NETWORKS[name]
@@ -150,7 +150,7 @@ def measure(name: str, rounds: int, against: str | None) -> dict[str, Any]:
         "faster_than": {which: slowest / s for which, s in seconds.items()},
         "peak_bytes": {which: max(r["peak_bytes"] for r in v.rounds) for which, v in versions.items()},
         "rounds": {which: [r["seconds"] for r in v.rounds] for which, v in versions.items()},
-        "machine": {key: max(one[key] for one in found) for key in found[0]},
+        "machine": {key: max(one[key] for one in machine) for key in machine[0]},
     }
 
 
@@ -158,7 +158,7 @@ LABELS = {"before": "older version", "torch": "torch alone", "native": "native k
 
 
 def plot(points: list[dict[str, Any]], path: Path) -> None:
-    """Audio-seconds trained in a second of one core, a bar for each version."""
+    """Plot the audio-seconds trained in a second of one core, a bar for each version."""
     import matplotlib.pyplot as plt
 
     from centaurus.system import plot_style
@@ -184,7 +184,7 @@ def plot(points: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run, print, write."""
+    """Measure the networks, print their figures and write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=sorted(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--rounds", type=int, default=5)

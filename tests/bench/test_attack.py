@@ -22,7 +22,7 @@ def test_killed_runs_resume_and_files_are_whole(tmp_path: Path) -> None:
 def test_a_run_that_does_not_resume_exactly_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(([1, 2], [1, 2, 2]))
     monkeypatch.setattr(toy, "losses", lambda run: next(lines))
-    with pytest.raises(attack.FaultError, match="did not go on exactly"):
+    with pytest.raises(attack.FaultError, match="did not resume exactly"):
         attack.kill_training(1, random.Random(0), tmp_path)
 
 
