@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Store = dict[Hashable, Any]
 
-MOST = 1024  # entries of a store: pieces of ever new lengths must not fill the memory
+MOST = 1024  # entries of a store, which is then cleared: a stream in pieces of many lengths must not fill the memory
 
 _store: ContextVar[Store | None] = ContextVar("centaurus-tables", default=None)
 
 
 @contextmanager
 def held(store: Store) -> Iterator[None]:
-    """Keep what ``once`` makes inside this context in ``store``."""
+    """Make ``once`` cache its results in ``store`` inside this context."""
     token = _store.set(store)
     try:
         yield

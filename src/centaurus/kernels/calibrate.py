@@ -1,4 +1,4 @@
-"""The rates that this process plans with, and how to measure those of this machine."""
+"""Measure the rates of this machine that the planner uses, and return those of a tensor's device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from centaurus.planner.cost import FFT_FLOPS
 from centaurus.planner.device import CUDA, Device
 
 LARGE = 64 << 20  # bytes of the data that bandwidth is measured on: more than a core's share of any cache
-BUDGET = 0.6  # seconds for each rate
-LAUNCHES = 20  # runs between two waits for a GPU, so that a wait weighs little
-GPU_ROWS = 16  # times the work of a CPU in one operation: a GPU needs that to be busy
-CPU_TILE = 16 << 20
+BUDGET = 0.6  # seconds of measurement for each rate
+LAUNCHES = 20  # operations between two synchronisations with a GPU, which cost as much as a small operation
+GPU_ROWS = 16  # rows for each row on a CPU: smaller operations do not fill a GPU
+CPU_TILE = 16 << 20  # bytes of the largest intermediate of a tile
 
 
 def current(tensor: Tensor) -> Device:
-    """Return the rates of a tensor's device on torch's threads, with the native recurrence if it takes the tensor."""
+    """Return the rates of a tensor's device on torch's threads; those of native code if it takes the tensor."""
     return Device.load(tensor.device.type, torch.get_num_threads(), native.usable(tensor))
 
 
@@ -39,16 +39,16 @@ def measure(threads: int, name: str = "") -> Device:
 def measure_gpu() -> Device:
     """Return the rates of this machine's GPU, in full single precision, in about ten seconds."""
     if not torch.cuda.is_available():
-        raise ValueError("torch finds no GPU here: calibrate --device cuda is for a machine that has one")
+        raise ValueError("torch finds no GPU: calibrate --device cuda needs a machine with one")
     device = torch.device("cuda")
     with full_precision(torch.zeros(1, device=device)):
         return _measure(f"cuda ({torch.cuda.get_device_name(device)})", device)
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Return the fastest of many runs, after one to warm up: a busy machine still has quiet moments.
+    """Return the seconds of the fastest of many runs after a warm-up: other work on the machine only adds time.
 
-    One thread is timed by what it uses of the processor, which other work stretches less than the clock.
+    One thread is timed in CPU time, on which other work has less influence than on wall-clock time.
     """
     times = 1 if device.type == "cpu" else LAUNCHES
     clock = time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
@@ -107,8 +107,8 @@ def _measure(name: str, device: torch.device) -> Device:
 
 
 def _scan_rate() -> float:
-    """Samples of modes a second through the native recurrence, or 0 where there is none."""
-    u = torch.randn(1, 16, 8, 1024)  # 1, channels, batch, time: few signals for many modes, so that arithmetic decides
+    """Return the samples of modes per second of the native recurrence, or 0 if it is not available."""
+    u = torch.randn(1, 16, 8, 1024)  # 1, channels, batch, time: few signals and many modes, to be bound by arithmetic
     if not native.usable(u):
         return 0.0
     modes, weights = torch.full((1, 16, 16, 4, 2), 0.5), torch.randn(1, 16, 16, 4, 2)
@@ -117,7 +117,7 @@ def _scan_rate() -> float:
 
 
 def _spectra_rate() -> float:
-    """Nominal FLOPs a second of real transforms in native code, there and back, or 0 where there is none."""
+    """Return the nominal FLOPs per second of native real transforms, forward and inverse; 0 if not available."""
     u, length = torch.randn(1024, 1024), 2048
     if not native.usable(u):
         return 0.0

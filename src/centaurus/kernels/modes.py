@@ -1,4 +1,4 @@
-"""Exponential modes a^τ: kernels from them by the split exponential, Toeplitz tables, tables of a chunk."""
+"""Exponential modes a^τ: kernels generated from them, Toeplitz matrices, and the tables of a chunk."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from centaurus.kernels.precision import full_products
 
 
 def times(x: Tensor, y: Tensor) -> Tensor:
-    """Complex product of real tensors with a last axis of 2."""
+    """Return the complex product of real tensors with a last axis of 2."""
     xr, xi = x.unbind(-1)
     yr, yi = y.unbind(-1)
     return torch.stack((xr * yr - xi * yi, xr * yi + xi * yr), -1)
 
 
 def arange(stop: int, like: Tensor, start: int = 0, step: int = 1) -> Tensor:
-    """Whole numbers on the device and in the dtype of ``like``."""
+    """Return ``torch.arange`` on the device and in the dtype of ``like``."""
     return torch.arange(start, stop, step, device=like.device, dtype=like.dtype)
 
 
 def powers(log_a: Tensor, steps: Tensor, conjugate: bool = False) -> Tensor:
-    """a^τ for every mode and step: (..., 2) and (τ,) to (..., τ, 2), where log_a = (log|a|, angle)."""
+    """Return a^τ for every mode and step: (..., 2) and (τ,) to (..., τ, 2), where log_a = (log|a|, angle)."""
     growth, angle = log_a.unbind(-1)
     magnitude = torch.exp(growth[..., None] * steps)
     phase = angle[..., None] * (-steps if conjugate else steps)
     return torch.stack((magnitude * torch.cos(phase), magnitude * torch.sin(phase)), -1)
 
 
-class Turned(torch.autograd.Function):
-    """a of log a = (log|a|, angle), both with a last axis of 2."""
+class Exponential(torch.autograd.Function):
+    """a from log a = (log|a|, angle), both with a last axis of 2."""
 
     @staticmethod
     def forward(ctx: Any, log_a: Tensor) -> Tensor:
@@ -47,15 +47,15 @@ class Turned(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (a,) = ctx.saved_tensors
-        # d a = a (d log|a| + i d angle), so that both are parts of conj(a) times the gradient
+        # da = a (d log|a| + i d angle): the two gradients are the real and imaginary part of conj(a) times grad.
         return torch.view_as_real(torch.view_as_complex(a).conj() * torch.view_as_complex(grad.contiguous()))
 
 
 def generate(weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, out: str, length: int) -> Tensor:
-    """k[out, τ] = Σ Re(weight · a^τ) with τ = αq + ρ: one GEMM of two tables of about √length columns.
+    """Return k[out, τ] = Σ Re(weight · a^τ), τ = αq + ρ, as one GEMM of two tables of about √length columns each.
 
-    The sum runs over the indices that ``out`` lacks; the basis kernels themselves never exist. Compiled and exported
-    graphs get real arithmetic alone, which every backend knows.
+    The sum runs over the indices that are not in ``out``; the kernels of single modes are never stored. Compiled and
+    exported graphs use real arithmetic only, which every backend supports.
     """
     if torch.compiler.is_compiling():
         return _generate_real(weight, weight_indices, log_a, modes, out, length)
@@ -82,7 +82,10 @@ def _generate_real(weight: Tensor, weight_indices: str, log_a: Tensor, modes: st
 
 
 class _Generate(torch.autograd.Function):
-    """k (s, e, τ) of weights w (s, e, 1, m, 2) and log a (s, 1, m, 2); tables lie as the GEMM reads them."""
+    """k (s, e, τ) from weights w (s, e, 1, m, 2) and log a (s, 1, m, 2), summed over m.
+
+    Tables have the memory layout that the GEMM reads: modes last, real and imaginary parts interleaved.
+    """
 
     @staticmethod
     def forward(ctx: Any, w: Tensor, log: Tensor, length: int) -> Tensor:
@@ -108,7 +111,7 @@ class _Generate(torch.autograd.Function):
             d_left = _complex(torch.bmm(whole, _parts(fine)), s, e, blocks, m)
             d_fine = _complex(torch.bmm(whole.mT, _parts(left)), s, q, m)
         d_weight = torch.view_as_real((d_left * coarse[:, None].conj()).sum(2, keepdim=True))
-        # d exp(z τ) is τ exp(z τ) dz: the gradient of log a sums the tables' own times their conjugates, by τ.
+        # d exp(zτ) = τ exp(zτ) dz: the gradient of log a is Σ_τ τ · gradient · conj(table), of both tables.
         about = (d_left * left.conj()).sum(1) if e > 1 else (d_left * left.conj()).view(s, blocks, m)
         turns = torch.view_as_real(d_fine.conj() * fine).flatten(2)
         steps = arange(q, grad)
@@ -118,14 +121,14 @@ class _Generate(torch.autograd.Function):
 
 
 def _powers_of_two(log: Tensor, count: int) -> list[Tensor]:
-    """a, a^2, a^4 …, each (s, 1, m), complex, of log a (s, 1, m, 2). Doubling an angle is exact."""
+    """Return a, a^2, a^4 …, each (s, 1, m), complex, from log a (s, 1, m, 2). Doubling an angle is exact."""
     growth, angle = (log.movedim(-1, 0)[:, None] * 2.0 ** arange(count, log)[:, None, None, None]).unbind()  # … s 1 m
     size = growth.exp()
     return list(torch.view_as_complex(torch.stack((size * angle.cos(), size * angle.sin()), -1)))
 
 
 def _products(doubled: list[Tensor], count: int) -> Tensor:
-    """a^0 … a^(count - 1) (s, τ, m), each half by one product from the half before it."""
+    """Return a^0 … a^(count - 1), (s, τ, m); each doubling of the table is one product."""
     s, _, m = doubled[0].shape
     table = doubled[0].new_empty(s, count, m)
     table[:, :1] = 1
@@ -138,7 +141,7 @@ def _products(doubled: list[Tensor], count: int) -> Tensor:
 
 
 def _parts(x: Tensor) -> Tensor:
-    """Complex (s, …, m) as matrices (s, …, m · 2)."""
+    """View complex (s, …, m) as real matrices (s, …, m · 2)."""
     return torch.view_as_real(x).view(len(x), -1, 2 * x.shape[-1])
 
 
@@ -147,7 +150,7 @@ def _complex(x: Tensor, *shape: int) -> Tensor:
 
 
 def toeplitz(k: Tensor, rows: int, columns: int, lag: int = 0) -> Tensor:
-    """M[p, q] = k[q - p + lag], zero outside k: (..., τ) to (..., p, q), by tiling and cutting alone."""
+    """Return M[p, q] = k[q - p + lag], zero outside k: (..., τ) to (..., p, q), by repeating and reshaping only."""
     period = rows + max(columns, k.shape[-1])
     taps = torch.nn.functional.pad(k, (0, period - k.shape[-1])).roll(-lag, -1)
     tiled = taps[..., None, :].expand(*k.shape[:-1], rows, period).reshape(*k.shape[:-1], rows * period)
@@ -158,10 +161,12 @@ def toeplitz(k: Tensor, rows: int, columns: int, lag: int = 0) -> Tensor:
 def chunk_tables(
     weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, kernel: str, phase: str, chunk: int
 ) -> list[Tensor]:
-    """Return a chunk's tables: Toeplitz (kernel p q), into states (modes phase p h), out of them (weight q h), a^Q.
+    """Return the tables of a chunk of Q samples, for ``ops.Chunked``.
 
-    With a ``phase`` index the weight's entries for its two values differ by the factor i, which the
-    state takes over: the tables out of the state have the weight at phase zero.
+    They are the Toeplitz matrix (kernel p q), the table into the states (modes phase p h), the table out of them
+    (weight q h) and a^Q (modes h), h being real and imaginary part. With a ``phase`` index, the weight's entries for
+    its two values differ by the factor i. The table into the states contains that factor, so the table out of them has
+    the weight at phase zero.
     """
     learning = torch.is_grad_enabled() and (weight.requires_grad or log_a.requires_grad)
     if learning and not phase and not torch.compiler.is_compiling():
@@ -172,7 +177,7 @@ def chunk_tables(
 def _chunk_tables(
     weight: Tensor, weight_indices: str, log_a: Tensor, modes: str, kernel: str, phase: str, chunk: int
 ) -> list[Tensor]:
-    """Return the same op by op: the reference of ``_ChunkTables``, and for complex layers."""
+    """Return the same by differentiable torch operations: for complex layers, and as reference for ``_ChunkTables``."""
     local = toeplitz(generate(weight, weight_indices, log_a, modes, kernel, chunk), chunk, chunk)
     into = powers(log_a, arange(chunk, log_a).flip(0))  # modes p h
     if phase:
@@ -189,7 +194,7 @@ def _chunk_tables(
 
 
 class _ChunkTables(torch.autograd.Function):
-    """``chunk_tables`` without a phase as one node of autograd: op by op its small tables cost a hundred calls."""
+    """``chunk_tables`` without a phase as one autograd node: as separate operations they cost a hundred calls."""
 
     @staticmethod
     def forward(
@@ -239,15 +244,15 @@ class _ChunkTables(torch.autograd.Function):
         d_parts = torch.view_as_real(d_powers)
         d_parts[..., :chunk, :] += d_into.flip(-2)
         d_parts[..., chunk, :] += d_decay
-        # d exp(z τ) is τ exp(z τ) dz
+        # d exp(zτ) = τ exp(zτ) dz
         d_log = torch.linalg.vecdot(powers * arange(chunk + 1, table), d_powers)
         return torch.view_as_real(d_weight), torch.view_as_real(d_log), None, None, None, None
 
 
 def _diagonals(table: Tensor) -> Tensor:
-    """k[τ] = Σ_p table[p, p + τ], the adjoint of ``toeplitz``: (…, p, q) to (…, τ)."""
+    """Return k[τ] = Σ_p table[p, p + τ], the adjoint of ``toeplitz``: (…, p, q) to (…, τ)."""
     size = table.shape[-1]
-    rows = table.new_zeros(*table.shape[:-2], size, 2 * size)  # entries of one lag in one column
+    rows = table.new_zeros(*table.shape[:-2], size, 2 * size)  # each column collects the entries of one lag
     skewed = rows.flatten(-2)[..., : size * (2 * size - 1)].unflatten(-1, (size, 2 * size - 1))
     skewed[..., :size] = table
     return rows.sum(-2)[..., :size]

@@ -1,4 +1,4 @@
-"""The operations a signal goes through in a plan, each with its backward: contractions, transforms, convolutions."""
+"""The operations on the signal in a plan, each with its backward pass: contractions, transforms, convolutions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from centaurus.kernels.precision import rounded_products
 from centaurus.kernels.scan import scan_backward, scan_forward
 from centaurus.native import functions as native
 
-NARROW = 16  # spectra of more rows than this are transposed in blocks: at 128 rows in a third of the time
+NARROW = 16  # rows above which a flat transposition of spectra, which torch blocks, is faster: 3 times at 128 rows
 
 Tensors = Sequence[Tensor]
 Backward = tuple[Tensor | None, list[Tensor]]
@@ -32,11 +32,11 @@ class Link(ABC):
 
     @property
     def own_copies(self) -> bool:
-        """Whether ``prepare`` makes tensors of its own: of the others backward needs no more than the shapes."""
+        """Whether ``prepare`` copies its tensors: backward then needs only the shapes of the originals."""
         return False
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Return what is computed once for all tiles."""
+        """Return the tensors in the form that ``forward`` and ``backward`` take, computed once for all tiles."""
         return tensors
 
     @abstractmethod
@@ -44,21 +44,24 @@ class Link(ABC):
         """Return the result, and what backward needs besides x."""
 
     def recall(self, x: Tensor, tensors: Tensors) -> Any:
-        """Return what backward needs, without the result."""
+        """Return what backward needs besides x, without computing the result."""
         return None
 
     @abstractmethod
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        """Gradient of x (when wanted), and of the prepared tensors for this tile."""
+        """Return the gradients of x (None unless ``want_x``) and of the prepared tensors, for this tile.
+
+        ``x`` is the input (None unless ``wants_input``), ``kept`` what ``forward`` or ``recall`` returned.
+        """
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
-        """Bring gradients summed over tiles to the form of the original tensors."""
+        """Return the gradients of the original tensors from those of the prepared ones, summed over tiles."""
         return totals
 
 
 @dataclass(frozen=True)
 class Mix(Link):
-    """Contract the signal with a real tensor that has no time: a projection, in either domain."""
+    """Contract the signal with a real tensor without time index: a projection, in either domain."""
 
     signal: str
     other: str
@@ -76,7 +79,7 @@ class Mix(Link):
         return back, [pair(scaled, self.out + "~", torch.view_as_real(x), self.signal + "~", self.other)]
 
     def _product(self, x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str) -> Tensor:
-        """A product of the projection, rounded as the caller of the layer allows; spectra are never rounded."""
+        """Contract in the precision that the layer's caller allows for projections; spectra in full precision."""
         if self.length or x.dtype != torch.float32:
             return pair(x, x_indices, y, y_indices, out)
         with rounded_products() as dtype:
@@ -86,7 +89,7 @@ class Mix(Link):
 
 
 def bin_weights(spectrum: Tensor, length: int) -> Tensor:
-    """Parseval's weights of a half spectrum (f last): sums over time as sums over its bins."""
+    """Return Parseval's weights of a half spectrum (f last): with them, a sum over bins is the sum over time."""
     weights = torch.full((spectrum.shape[-1],), 2 / length, device=spectrum.device, dtype=spectrum.real.dtype)
     weights[0] = 1 / length
     if length % 2 == 0:
@@ -95,7 +98,7 @@ def bin_weights(spectrum: Tensor, length: int) -> Tensor:
 
 
 def padded(x: Tensor, length: int) -> Tensor:
-    """Zeros after the last sample, up to ``length``."""
+    """Return the signal (…, t) with zeros after the last sample, (…, length)."""
     out = x.new_empty(*x.shape[:-1], length)
     out[..., : x.shape[-1]] = x
     out[..., x.shape[-1] :] = 0
@@ -104,7 +107,7 @@ def padded(x: Tensor, length: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ToFrequency(Link):
-    """rfft over time, zero-padded."""
+    """The rfft over time, zero-padded to ``length``."""
 
     wants_input = False
 
@@ -120,7 +123,7 @@ class ToFrequency(Link):
 
 @dataclass(frozen=True)
 class ToTime(Link):
-    """irfft over frequency, cut to the signal."""
+    """The irfft over frequency, cut to ``samples``."""
 
     wants_input = False
 
@@ -135,7 +138,7 @@ class ToTime(Link):
 
 
 class Spectrum(torch.autograd.Function):
-    """rfft of a kernel. Its backward is one irfft (torch's own takes a full complex transform)."""
+    """The rfft of a kernel. Its backward is one irfft, where torch uses a full complex transform."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, length: int) -> Tensor:
@@ -151,9 +154,9 @@ class Spectrum(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Scale(Link):
-    """Signal spectrum times kernel spectrum where no index is summed.
+    """Multiply the signal's spectrum by the kernel's element by element: no index is summed.
 
-    With ``samples`` the tensor is the kernel in time, and its transform happens here.
+    With ``samples`` the link's tensor is the kernel in time, and the link transforms it.
     """
 
     signal: str
@@ -182,7 +185,7 @@ class Scale(Link):
 
 
 def _outside(total: Tensor, length: int, samples: int) -> Tensor:
-    """The gradient of a kernel spectrum as that of the kernel in time, or of the spectrum for autograd outside."""
+    """Return the gradient of the kernel in time (with ``samples``), or of its spectrum as autograd defines it."""
     if samples:
         return torch.fft.irfft(total, n=length)[..., :samples]
     return total * bin_weights(total, length)
@@ -190,10 +193,10 @@ def _outside(total: Tensor, length: int, samples: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Multiply(Link):
-    """Signal spectrum times kernel spectrum, summing channels: one complex GEMM for every bin.
+    """Multiply the signal's spectrum by the kernel's, summing channels: one complex GEMM for every bin.
 
-    Either side becomes matrices (shared, rows, columns) with the bins outermost by one flat transposition.
-    With ``samples`` the tensor is the kernel in time, and its transform happens here.
+    Both become matrices (f · shared, rows, columns), bins outermost, by one flat transposition each. With ``samples``
+    the link's tensor is the kernel in time, and the link transforms it.
     """
 
     signal: str
@@ -211,7 +214,7 @@ class Multiply(Link):
 
     @cached_property
     def _groups(self) -> tuple[str, str, str, str]:
-        """Indices that are shared, summed, the signal's own, and new from the kernel."""
+        """Indices that are shared, that are summed, that only the signal has, and that only the kernel has."""
         signal, other = self.signal[:-1], self.other[:-1]
         return (
             "".join(i for i in signal if i in other and i in self.out),
@@ -221,7 +224,7 @@ class Multiply(Link):
         )
 
     def _bins(self, x: Tensor, indices: str, rows: str, columns: str) -> Tensor:
-        """(…, f) to matrices (f·shared, rows, columns)."""
+        """Reshape (…, f) to matrices (f · shared, rows, columns)."""
         shared = self._groups[0]
         x = x.permute([indices.index(i) for i in shared + rows + columns + indices[-1]])
         s, f, sizes = len(shared), x.shape[-1], x.shape[:-1]
@@ -229,9 +232,9 @@ class Multiply(Link):
         return x.view(f * math.prod(sizes[:s]), math.prod(sizes[s : s + len(rows)]), -1)
 
     def _rows(self, bins: Tensor, order: str, sizes: dict[str, int], out: str) -> Tensor:
-        """Matrices back to (…, f) in the order of ``out``."""
+        """Reshape matrices back to (…, f), in the order of ``out``."""
         f, shape = sizes[out[-1]], [sizes[i] for i in order]
-        if math.prod(shape) > NARROW:  # a flat transposition goes in blocks
+        if math.prod(shape) > NARROW:
             x = bins.view(f, -1).t().contiguous().view([*shape, f])
         else:
             x = bins.view([f, *shape]).movedim(0, -1).contiguous()
@@ -253,10 +256,13 @@ class Multiply(Link):
         return self._bins(x, self.signal, summed, own)
 
     def backward(self, grad: Tensor, x: Any, kept: Any, tensors: Tensors, want_x: bool) -> Backward:
-        """dX = conj(K)ᵀ G and dK = G conj(X)ᵀ; no GEMM meets a lazily conjugated operand, which torch would copy."""
+        """Return dX = conj(K)ᵀ G and dK = G conj(X)ᵀ.
+
+        Operands are conjugated explicitly: torch would copy a lazily conjugated one for the GEMM.
+        """
         shared, summed, own, new = self._groups
         bins = self._bins(grad, self.out, new, own)
-        few = bins.shape[2] < tensors[0].shape[2]  # fewer rows than channels: cheaper to conjugate the signal's side
+        few = bins.shape[2] < tensors[0].shape[2]  # fewer rows than channels: conjugating the signal is cheaper
         if few:
             bins = bins.conj_physical_()
             kernel = torch.bmm(bins, kept.mT).conj_physical_()
@@ -279,7 +285,7 @@ class Multiply(Link):
 
 
 def split(x: Tensor, chunk: int) -> Tensor:
-    """Time into (chunks, samples), zero-padded to whole chunks."""
+    """Reshape (…, t) to (…, chunks, chunk), zero-padded to whole chunks."""
     chunks = math.ceil(x.shape[-1] / chunk)
     if chunks * chunk != x.shape[-1]:
         x = padded(x, chunks * chunk)
@@ -287,15 +293,15 @@ def split(x: Tensor, chunk: int) -> Tensor:
 
 
 def joined(x: Tensor, samples: int) -> Tensor:
-    """(chunks, samples) back into time."""
+    """Reshape (…, chunks, chunk) to (…, samples)."""
     return x.reshape(*x.shape[:-2], -1)[..., :samples]
 
 
 @dataclass(frozen=True)
 class Direct(Link):
-    """Convolve with a short kernel as a Toeplitz GEMM over blocks, each with the block before it.
+    """Convolve with a short kernel by Toeplitz GEMMs: each block of the output from its own block and the one before.
 
-    Tensors: toeplitz (kernel p q) and, where there are several blocks, the part that reaches back one block.
+    Tensors: the Toeplitz matrix (kernel p q) and, if there are several blocks, that of the block before.
     """
 
     signal: str
@@ -331,13 +337,14 @@ class Direct(Link):
 class Chunked(Link):
     """Convolve with Σ Re(w a^τ) in chunks: a Toeplitz GEMM inside a chunk, states s ← a^Q s + z between chunks.
 
-    Tensors, from ``modes.chunk_tables``: toeplitz (kernel p q), into (modes phase p h), out_of (weight q h), a^Q.
+    Tensors, from ``modes.chunk_tables``: toeplitz (kernel p q), into (modes phase p h), out_of (weight q h), a^Q. In
+    index strings γ is the chunk, π and κ are a sample of the input and output inside it, η is real and imaginary part.
     """
 
     signal: str
     modes: str
     weight: str
-    phase: str  # index of the signal over the real and imaginary part of what drives a state, or ""
+    phase: str  # index of the signal over real and imaginary part of a complex input to the states, or ""
     out: str
     chunk: int
 
@@ -348,13 +355,13 @@ class Chunked(Link):
 
     @cached_property
     def states(self) -> str:
-        """Indices of the states: the modes, and what only the signal has, with the chunks γ."""
+        """Indices of the states: modes, indices that only the signal has, and the chunk γ."""
         shared = "".join(i for i in self.modes if i in self.signal)
         own = "".join(i for i in self.signal[:-1] if i not in self.modes and i != self.phase)
         return shared + own + "γ" + "".join(i for i in self.modes if i not in shared)
 
     def indices(self) -> tuple[str, str, str, str]:
-        """Signal, output, tables into the states and out of them."""
+        """Return the indices of signal and output in chunks, and of the tables into the states and out of them."""
         return self._indices
 
     @cached_property
@@ -363,7 +370,7 @@ class Chunked(Link):
         return self.signal[:-1] + "γπ", self.out[:-1] + "γκ", self.modes + self.phase + "πη", weight + "κη"
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """The tables as the GEMMs of the forward pass want them in memory."""
+        """Return the tables in the memory layout that the GEMMs of the forward pass read."""
         signal, out, into, out_of = self.indices()
         states = self.states + "η"
         local = (
@@ -379,10 +386,10 @@ class Chunked(Link):
         ]
 
     def _size_one(self, local: Tensor) -> str:
-        """Channels of the signal that are summed but of size one, where new ones come from the kernel.
+        """Return the summed channels of the signal if all have size one and the kernel adds new ones, else "".
 
-        The signal is then repeated for each new channel (a view) rather than summed: one GEMM a channel, whose
-        results lie as the states' do.
+        The signal is then expanded over the new channels (a view) instead of summed: one GEMM for each channel, with
+        results in the memory layout of the states' part.
         """
         summed = "".join(i for i in self.kernel if i in self.signal and i not in self.out)
         if all(local.shape[self.kernel.index(i)] == 1 for i in summed) and any(
@@ -392,7 +399,7 @@ class Chunked(Link):
         return ""
 
     def _repeated(self, blocks: Tensor, local: Tensor, single: str) -> tuple[Tensor, str]:
-        """Return the signal's blocks without channels of size one, repeated for every new channel."""
+        """Return the blocks without channels of size one, expanded over the new channels, and their indices."""
         signal = self.indices()[0]
         new = "".join(i for i in self.kernel if i not in self.signal)
         sizes = [local.shape[self.kernel.index(i)] for i in new]
@@ -400,7 +407,7 @@ class Chunked(Link):
         return x.expand(*sizes, *x.shape), new + "".join(i for i in signal if i not in single)
 
     def _inside(self, blocks: Tensor, local: Tensor) -> Tensor:
-        """Return what a chunk's own samples add to its output."""
+        """Return the part of a chunk's output that comes from its own samples."""
         signal, out, _, _ = self.indices()
         single = self._size_one(local)
         if not single:
@@ -410,7 +417,7 @@ class Chunked(Link):
         return pair(x, indices, local.squeeze([self.kernel.index(i) for i in single]), kernel + "πκ", out)
 
     def _inside_gradient(self, blocks: Tensor, grad: Tensor, local: Tensor) -> Tensor:
-        """Gradient of the Toeplitz table."""
+        """Return the gradient of the Toeplitz matrix."""
         signal, out, _, _ = self.indices()
         single = self._size_one(local)
         if not single:
@@ -420,17 +427,17 @@ class Chunked(Link):
         return pair(x, indices, grad, out, kernel + "πκ").reshape(local.shape)
 
     def _decay(self, tensors: Tensors) -> Tensor:
-        """a^Q as a complex tensor that lines up with the states."""
+        """Return a^Q as a complex tensor that broadcasts with the states."""
         return torch.view_as_complex(align(tensors[3], self.modes + "η", self.states + "η").contiguous())
 
     def advance(self, blocks: Tensor, tensors: Tensors, scan: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
-        """States before every chunk and after the last, from the signal in chunks."""
+        """Return the states before every chunk and after the last, from the signal in chunks."""
         signal, _, into, _ = self.indices()
         z = pair(blocks, signal, tensors[1], into, self.states + "η")
         return scan(torch.view_as_complex(z.contiguous()), self._decay(tensors), self.states.index("γ"))
 
     def read(self, blocks: Tensor, states: Tensor, tensors: Tensors) -> Tensor:
-        """Output in chunks, from the signal inside each and the state before it."""
+        """Return the output in chunks, each from its samples and the state before it."""
         _, out, _, out_of = self.indices()
         y = self._inside(blocks, tensors[0])
         return pair(self._before(states), self.states + "η", tensors[2], out_of, out, onto=y)
@@ -476,8 +483,8 @@ class Chunked(Link):
 class Recurrence(Link):
     """Convolve with Σ Re(w a^τ) by its recurrence, sample by sample, in native code.
 
-    Tensors: a (modes h) and w (weight h), over the same indices. A mode belongs to an index that signal and output
-    share, to a pair of a summed index and a new one, and to one that neither has.
+    Tensors: a (modes h) and w (weight h), over the same indices. Those are shared by signal and output, summed (only in
+    the signal), new (only in the output), or inner (in neither).
     """
 
     signal: str
@@ -488,7 +495,7 @@ class Recurrence(Link):
 
     @cached_property
     def _groups(self) -> tuple[str, str, str, str, str]:
-        """Indices of the modes that are shared, new, summed and inner; then the signal's own."""
+        """Indices of the modes that are shared, new, summed and inner; then indices that only the signal has."""
         shared = "".join(i for i in self.signal if i in self.modes and i in self.out)
         summed = "".join(i for i in self.signal[:-1] if i in self.modes and i not in self.out)
         new = "".join(i for i in self.out if i in self.modes and i not in self.signal)
@@ -496,7 +503,7 @@ class Recurrence(Link):
         return shared, new, summed, inner, "".join(i for i in self.signal[:-1] if i not in self.modes)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Both tensors as (shared, new, summed, inner, 2)."""
+        """Return both tensors as (shared, new, summed, inner, 2)."""
         shared, new, summed, inner, _ = self._groups
         laid = []
         for x, indices in zip(tensors, (self.modes, self.weight), strict=True):
@@ -506,14 +513,14 @@ class Recurrence(Link):
         return laid
 
     def _rows(self, x: Tensor, indices: str, channels: str) -> Tensor:
-        """(…, t) to (shared, channels, own, t)."""
+        """Reshape (…, t) to (shared, channels, own, t)."""
         shared, own = self._groups[0], self._groups[4]
         sizes = [math.prod([x.shape[indices.index(i)] for i in group]) for group in (shared, channels, own)]
         x = x.permute([indices.index(i) for i in shared + channels + own + indices[-1]])
         return x.reshape(*sizes, x.shape[-1]).contiguous()
 
     def _back(self, x: Tensor, like: dict[str, int], indices: str, channels: str) -> Tensor:
-        """(shared, channels, own, t) back to the order of ``indices``."""
+        """Reshape (shared, channels, own, t) to ``indices``; ``like`` has their sizes."""
         shared, own = self._groups[0], self._groups[4]
         order = shared + channels + own + indices[-1]
         return x.view([like[i] for i in order]).permute([order.index(i) for i in indices])
@@ -535,7 +542,7 @@ class Recurrence(Link):
         return self._back(du, sizes, self.signal, summed), [da, dw]
 
     def finish(self, totals: list[Tensor], tensors: Tensors) -> list[Tensor]:
-        """Gradients in the order of the tensors' own indices."""
+        """Return the gradients in the order of the tensors' indices."""
         shared, new, summed, inner, _ = self._groups
         order = shared + new + summed + inner
         done = []

@@ -13,9 +13,10 @@ from centaurus.kernels.precision import product
 
 
 def pair(x: Tensor, x_indices: str, y: Tensor, y_indices: str, out: str, onto: Tensor | None = None) -> Tensor:
-    """Contract two tensors; in memory the result is (shared indices, x's own, y's own), returned as a view.
+    """Contract two tensors to the indices ``out``, as ``einsum`` does.
 
-    ``onto`` is a result of the same shape to add to: inside the GEMM, in place, where it lies in memory as this would.
+    In memory the result has the order (shared indices, x's own, y's own); it is returned as a view. ``onto`` is a
+    tensor with the indices ``out`` to which the result is added, in place by the GEMM if its memory layout allows it.
     """
     if x.is_complex() != y.is_complex():
         if x.is_complex():
@@ -66,7 +67,7 @@ def _recipe(x: str, y: str, out: str) -> _Recipe:
 
 
 class _Shapes(NamedTuple):
-    """Shapes of a contraction's GEMM: operands, as matrices where nothing is shared and as batches, and the result."""
+    """Shapes of a contraction's GEMM: operands (matrices if no index is shared), operands as batches, and result."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -86,9 +87,9 @@ def _shapes(recipe: _Recipe, x: tuple[int, ...], y: tuple[int, ...]) -> _Shapes:
 
 
 def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str, turned: bool = False) -> Tensor:
-    """The same tensor, lying in memory so that ``pair(x, …, y, …, out)`` need not copy it.
+    """Return y in a memory layout in which ``pair(x, …, y, …, out)`` does not have to copy it.
 
-    ``turned`` lays its matrices the other way round, which a GEMM reads twice as fast where they have few columns.
+    ``turned`` stores its matrices transposed, which a GEMM reads twice as fast if they have few columns.
     """
     shared = [i for i in x_indices if i in y_indices and i in out]
     summed = [i for i in x_indices if i in y_indices and i not in out]
@@ -99,7 +100,7 @@ def laid_out(y: Tensor, y_indices: str, x_indices: str, out: str, turned: bool =
 
 
 def align(x: Tensor, indices: str, out: str) -> Tensor:
-    """View of x whose axes line up with ``out`` for broadcasting."""
+    """Return a view of x whose axes line up with ``out`` for broadcasting."""
     axes, places = _aligned(indices, out)
     return x.permute(axes)[places]
 

@@ -1,7 +1,7 @@
-"""Products of matrices: their precision, regardless of autocast, and the library that large ones run by.
+"""Precision of matrix products under autocast and TF32, and the choice between torch's BLAS and oneDNN.
 
-Kernels, transforms and states are computed in full single precision whatever autocast and TF32 settings say.
-Projections of the signal (B and C) may be rounded as the caller allows: TF32 inputs, or bfloat16 under autocast.
+Kernels, transforms and states are computed in full single precision, whatever the settings of autocast and TF32 are.
+Projections of the signal (B and C) follow the caller's settings: TF32 inputs, or bfloat16 under autocast.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-FULL = "highest"
-WORTH = 1.2  # times the rate of single precision that products of bfloat16 should have
+FULL = "highest"  # torch's name of full single precision
+WORTH = 1.2  # least speed of bfloat16 products over those of single precision to be worth using
 PATIENCE = 60.0  # seconds for the process that tries them
 TRIAL = """
 import time, torch
@@ -37,7 +37,7 @@ print(seconds(torch.float32) / seconds(torch.bfloat16))
 
 
 class Allowed(NamedTuple):
-    """How projections may be rounded: torch's float32 matmul precision, and the dtype of autocast if it is bf16."""
+    """Precision of projections: torch's float32 matmul precision, and bfloat16 if autocast is on with that dtype."""
 
     matmul: str = FULL
     dtype: torch.dtype | None = None
@@ -49,9 +49,9 @@ _allowed: ContextVar[Allowed] = ContextVar("centaurus-projections", default=NOTH
 
 @lru_cache
 def why_no_bf16() -> str:
-    """Return why this CPU should not multiply matrices in bfloat16, or nothing where it does so faster.
+    """Return why this CPU should not multiply matrices in bfloat16, or "" if it does so faster.
 
-    A process of its own tries it: some virtual machines advertise instructions that they do not grant, which ends the
+    A separate process tries it: some virtual machines advertise instructions that they do not support, which kills the
     process that uses them.
     """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -64,35 +64,35 @@ def why_no_bf16() -> str:
     if tried.returncode < 0:
         return (
             f"a trial was stopped by signal {-tried.returncode}: the CPU advertises instructions that it does not "
-            "grant; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment may leave those out"
+            "support; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment may avoid them"
         )
     if tried.returncode:
         return f"a trial failed: {(tried.stderr.strip().splitlines() or ['no message'])[-1]}"
     ratio = float(tried.stdout)
-    return "" if ratio >= WORTH else f"products of matrices run at {ratio:.2g} times their rate in single precision"
+    return "" if ratio >= WORTH else f"matrix products run at {ratio:.2g} times the rate of single precision"
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """Kernels, transforms and states are never narrower than single precision."""
+    """Return the dtype of kernels, transforms and states: float64 for that, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def check_precision(u: Tensor, dtype: torch.dtype) -> None:
-    """Raise TypeError where a signal would be rounded silently: double precision needs a double-precision layer."""
+    """Raise TypeError for a float64 signal in a layer that is not float64: it would be rounded silently."""
     if u.dtype == torch.float64 and dtype != torch.float64:
         raise TypeError("this layer is float32 and the signal float64: use layer.double() or u.float()")
 
 
 def without_autocast(u: Tensor) -> AbstractContextManager[object]:
-    """No autocast on the signal's device; some devices, like meta, have none to begin with."""
+    """Return a context without autocast on the signal's device; some devices, like meta, have no autocast."""
     kind = u.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 @contextmanager
 def full_precision(u: Tensor) -> Iterator[None]:
-    """Neither autocast nor TF32 inside; ``projecting`` may still use what was allowed outside."""
-    if torch.compiler.is_dynamo_compiling():  # the compiler holds neither setting against one product
+    """Switch off autocast and TF32 inside; ``rounded_products`` still has the caller's settings."""
+    if torch.compiler.is_dynamo_compiling():  # a compiled graph has one matmul precision for all products
         with without_autocast(u):
             yield
         return
@@ -109,13 +109,13 @@ def full_precision(u: Tensor) -> Iterator[None]:
 
 
 def allowed() -> Allowed:
-    """What projections may use inside ``full_precision``; to be handed to ``projecting`` in the backward pass."""
+    """Return the precision of projections inside ``full_precision``, for ``projecting`` in the backward pass."""
     return _allowed.get()
 
 
 @contextmanager
 def projecting(how: Allowed) -> Iterator[None]:
-    """As inside ``full_precision`` with these permissions: for a backward pass, which runs outside."""
+    """Set the precisions of ``full_precision`` again in a backward pass, which runs outside of it."""
     token = _allowed.set(how)
     try:
         with _matmul_precision(FULL):
@@ -126,7 +126,7 @@ def projecting(how: Allowed) -> Iterator[None]:
 
 @contextmanager
 def rounded_products() -> Iterator[torch.dtype | None]:
-    """Inside, products are rounded as was allowed outside; yields the dtype their operands should have, if any."""
+    """Apply the caller's precision inside; yields the dtype to which operands should be cast, or None."""
     how = _allowed.get()
     with _matmul_precision(how.matmul):
         yield how.dtype
@@ -134,7 +134,7 @@ def rounded_products() -> Iterator[torch.dtype | None]:
 
 @contextmanager
 def _matmul_precision(precision: str) -> Iterator[None]:
-    """Set torch's float32 matmul precision, and leave it as it was."""
+    """Set torch's float32 matmul precision inside, and restore it afterwards."""
     before = torch.get_float32_matmul_precision()
     if before == precision:
         yield
@@ -147,19 +147,19 @@ def _matmul_precision(precision: str) -> Iterator[None]:
 
 
 def full_products() -> AbstractContextManager[None]:
-    """Products in full single precision inside: for a backward pass, which runs outside ``full_precision``."""
+    """Return a context with products in full single precision, for a backward pass outside ``full_precision``."""
     return _matmul_precision(FULL)
 
 
 LARGE = 1 << 21  # multiplications of a product from which oneDNN's overhead of ten microseconds does not matter
-COPIED = 32  # rows of a product from which a copy of the other matrix, if it has gaps, is worth it
-FEW = 8  # products of a batch that are taken one by one where each is large
-WORTHWHILE = 1.2  # times the rate of torch's own products that oneDNN's should have
+COPIED = 32  # rows of a product from which it is worth copying the other matrix if it is not dense
+FEW = 8  # most products of a batch that run one by one if each is large
+WORTHWHILE = 1.2  # least speed of oneDNN over torch's BLAS to use it
 
 
 @lru_cache(maxsize=8)
 def onednn_faster(threads: int) -> bool:
-    """Whether oneDNN multiplies matrices faster here than torch's BLAS: MKL leaves out AVX-512 on some processors."""
+    """Return whether oneDNN multiplies faster than torch's BLAS: MKL does not use AVX-512 on some processors."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     x, own, other = torch.ones(256, 256), float("inf"), float("inf")
@@ -174,13 +174,13 @@ def onednn_faster(threads: int) -> bool:
 
 
 def by_onednn(x: Tensor, y: Tensor) -> Tensor:
-    """``x @ y`` by oneDNN without gradients, where ``suits_onednn`` and x is contiguous."""
+    """Return ``x @ y`` by oneDNN, without gradients, for operands that ``suits_onednn`` accepts and a contiguous x."""
     made: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.t(), None, "none", [], "")
     return made
 
 
 def suits_onednn(x: Tensor, y: Tensor) -> bool:
-    """Whether both are large matrices of single precision on the CPU, lying in memory without gaps."""
+    """Return whether both are large, dense float32 matrices on the CPU, and oneDNN is the faster library."""
     return _large(x, y) and _dense(x) and _dense(y)
 
 
@@ -200,7 +200,7 @@ def _large(x: Tensor, y: Tensor) -> bool:
 
 
 def multiplied(x: Tensor, y: Tensor) -> Tensor:
-    """Return ``x @ y`` without gradients, by the faster of torch's libraries."""
+    """Return ``x @ y`` without gradients, by the faster of torch's BLAS and oneDNN."""
     if _large(x, y) and (_dense(y) or len(x) >= COPIED):
         return by_onednn(x.contiguous(), y if _dense(y) else y.contiguous())
     if x.dim() == y.dim() == 3 and len(x) <= FEW and suits_onednn(x[0], y[0]):
@@ -213,7 +213,7 @@ def multiplied(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A product by the faster library, whose backward is as precise as ``exact`` says."""
+    """A product by the faster library; with ``exact`` its backward runs in full single precision."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, exact: bool) -> Tensor:
@@ -230,7 +230,7 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """``x @ y`` for matrices or batches of them; inside ``full_precision`` its gradients are exact too."""
+    """Return ``x @ y`` of matrices or batches; inside ``full_precision`` gradients are in full precision too."""
     if torch.compiler.is_dynamo_compiling():
         return x @ y
     if not (torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
@@ -243,7 +243,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def projected(x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ y + bias`` of matrices, rounded as autocast says, like an operation of torch's own."""
+    """Return ``x @ y + bias`` of matrices; autocast applies as to torch's own operations."""
     kind = y.device.type
     half = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     if half or not suits_onednn(x, y):

@@ -1,6 +1,7 @@
-"""Run a plan on tensors: steps without the signal by plain autograd, those of the signal as one chain.
+"""Run a plan on tensors: steps without the signal by plain autograd, steps of the signal as one chain.
 
-A chain is one autograd node. It runs in tiles of the batch that fit the cache and recomputes them in backward.
+A chain is one autograd node. It runs in tiles of the batch that fit the cache; backward recomputes intermediates that
+are too large to keep.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from centaurus.kernels.bins import Bins
 from centaurus.kernels.calibrate import current
-from centaurus.kernels.modes import Turned, chunk_tables, generate, toeplitz
+from centaurus.kernels.modes import Exponential, chunk_tables, generate, toeplitz
 from centaurus.kernels.ops import (
     Chunked,
     Direct,
@@ -45,17 +46,17 @@ MOST_ROWS = {"dft": 64, "fft": 32, "rfft": 32}
 
 @dataclass(frozen=True)
 class Chain:
-    """Links in order, how many tensors each takes, and how the signal enters and leaves."""
+    """The operations that a signal goes through, in order, and the layout of the signal at both ends."""
 
     links: tuple[Link, ...]
-    counts: tuple[int, ...]
-    signal: str  # indices as the caller has them
-    held: str  # channel-major, as the first link has them
-    out: str
-    left: str  # channel-major, as the last link leaves them
+    counts: tuple[int, ...]  # tensors that each link takes
+    signal: str  # indices of the input in the caller's order
+    held: str  # the same in the order of the first link, channels first
+    out: str  # indices of the output in the caller's order
+    left: str  # the same in the order of the last link
     batch: str  # index that tiles run over, or ""
-    tile: int
-    keep: bool  # what backward needs is kept from forward instead of computed again
+    tile: int  # rows of a tile
+    keep: bool  # whether forward keeps what backward needs, instead of backward computing it again
 
     def __call__(self, u: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """Return the signal after all links, differentiable in the signal and the tensors."""
@@ -71,7 +72,7 @@ class Chain:
         return out
 
     def whole(self) -> list[bool]:
-        """Return which tensors are kept for backward; of the others a number stands for the shape."""
+        """Return which tensors are kept for backward; of the others only the shape is."""
         return [not link.own_copies for link, count in zip(self.links, self.counts, strict=True) for _ in range(count)]
 
     def tiles(self, x: Tensor, indices: str) -> list[Tensor]:
@@ -81,7 +82,7 @@ class Chain:
         return list(x.split(self.tile, indices.index(self.batch)))
 
     def last_with_tensors(self) -> int:
-        """Return the position of the last link that has tensors: backward recomputes no further."""
+        """Return the position of the last link that has tensors: backward needs no input of a later one."""
         return max((p for p, count in enumerate(self.counts) if count), default=-1)
 
 
@@ -123,7 +124,7 @@ class _Run(torch.autograd.Function):
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Gradients of the signal and of every tensor, tile by tile."""
+    """Return the gradients of the signal and of every tensor, computed tile by tile."""
     chain: Chain = ctx.chain
     u, *kept_tensors = ctx.saved_tensors
     groups = chain.groups([t.expand(shape) for t, shape in zip(kept_tensors, ctx.shapes, strict=True)])
@@ -137,7 +138,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     several = want_u and len(inputs) > 1
     du = torch.empty_like(u) if several else None
     pieces = chain.tiles(du.permute([chain.signal.index(i) for i in chain.held]), chain.held) if du is not None else []
-    trails, ctx.trails = ctx.trails, []  # a second pass through a retained graph computes them again
+    trails, ctx.trails = ctx.trails, []  # a second backward pass (retain_graph=True) computes them again
     for tile, (x, dy) in enumerate(zip(inputs, outputs, strict=True)):
         trail = trails[tile] if trails else _retrace(chain, x, prepared)
         del x
@@ -170,7 +171,7 @@ def _accumulate(totals: list[list[Tensor] | None], position: int, own: list[Tens
 
 
 def _like(x: Tensor, like: Tensor) -> Tensor:
-    """Return ``x`` in the memory layout of ``like``, itself where it has that already."""
+    """Return ``x`` in the memory layout of ``like``, without a copy if it has that already."""
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
@@ -224,7 +225,7 @@ Maker = Callable[[Values, Tensor | None], list[Tensor]]
 
 
 class Program:
-    """A plan made ready to run: links of the signal's chain, and how to make their tensors."""
+    """A plan that is ready to run: the links of the signal's chain, and functions that make their tensors."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -239,7 +240,7 @@ class Program:
         self.padding = self._padding(path)
 
     def _chain(self, path: list[Step], links: tuple[Link, ...], counts: tuple[int, ...]) -> Chain:
-        """The links of the signal's steps as one node of autograd, with the order of indices at its ends."""
+        """Return the links of the signal's steps as one autograd node, with the order of indices at both ends."""
         e = self.expression
         held = next(value.indices for value in path[0].inputs if value.signal)
         left = path[-1].output.indices
@@ -249,9 +250,10 @@ class Program:
         return Chain(links, counts, entering, held, e.output, left, batch, tile, keep)
 
     def _padding(self, path: list[Step]) -> int:
-        """Zeros that bring the signal to whole chunks once, before the first link instead of at every one.
+        """Return how many zeros to append to the signal so that it has whole chunks.
 
-        The zeros come after the end, so that the convolution, which is causal, does not change because of them.
+        It is padded once, before the first link, instead of in every link. The convolution is causal, so zeros after
+        the end do not change it.
         """
         chunks = [step.chunk for step in path if step.kind == "chunked"]
         in_time = all(value.domain == "time" for step in path for value in step.inputs[:1])
@@ -263,7 +265,7 @@ class Program:
         return index != e.time and not any(index in op for p, op in enumerate(e.operands) if p != e.signal)
 
     def _numbers(self, value: Value, batch: str) -> int:
-        """Real numbers in a row of a value."""
+        """Return the real numbers of a value in one row of the batch."""
         count = {"time": self.samples, "frequency": self.plan.fft_length + 2}.get(value.domain, 1)
         for index in value.indices:
             if index not in (batch, self.expression.time, self.expression.frequency):
@@ -307,7 +309,7 @@ class Program:
         return largest
 
     def _link(self, step: Step) -> tuple[Link, int, Maker]:
-        """The link of a step, how many tensors it takes, and what makes them from the other values."""
+        """Return the link of a step, how many tensors it takes, and the function that makes them."""
         x, out, n = step.inputs[0], step.output, self.plan.fft_length
         if step.kind == "rfft":
             return ToFrequency(self.samples, n), 0, lambda values, log_a: []
@@ -326,7 +328,7 @@ class Program:
         return self._scan(step) if step.kind == "scan" else self._chunked(step)
 
     def _multiply(self, step: Step) -> tuple[Link, int, Maker]:
-        """A kernel that is transformed just for this step is given to the link in time."""
+        """Return the link of a product of spectra; it includes the kernel's transform if that is a step of the plan."""
         x, y = step.inputs
         source = next((s for s in self.others if s.kind == "rfft" and s.output.number == y.number), None)
         number, samples = y.number, 0
@@ -373,13 +375,16 @@ class Program:
 
         def modes(values: Values, log_a: Tensor | None) -> list[Tensor]:
             assert log_a is not None
-            return [Turned.apply(log_a), values[y.number]]
+            return [Exponential.apply(log_a), values[y.number]]
 
         sizes = tuple((i, self.size[i]) for i in self.plan.modes)
         return Recurrence(x.indices, self.plan.modes, y.indices, step.output.indices, sizes), 2, modes
 
     def _values(self, operands: Sequence[Operand]) -> tuple[Values, Tensor | None]:
-        """Operands with their indices in the order of the steps; an index that no step has is summed here."""
+        """Return the operands with their indices in the order of the steps, and log a of the modes if there are any.
+
+        An index that no step has is summed here.
+        """
         values: Values = {}
         log_a = None
         for value in {v.number: v for step in self.plan.steps for v in step.inputs}.values():
@@ -421,7 +426,7 @@ class Program:
         )
 
     def __call__(self, operands: Sequence[Operand]) -> Tensor:
-        """The expression's value, differentiable in every operand."""
+        """Return the expression's value, differentiable in every operand."""
         _prime(operands[self.expression.signal])
         values, log_a = self._values(operands)
         for step in self.others:
@@ -438,9 +443,10 @@ _primed = [False]
 
 
 def _prime(signal: Operand) -> None:
-    """Tell the C library once, by one untouched allocation, that blocks of this size come and go.
+    """Allocate and free 32 MB once, without touching them, which raises glibc's thresholds for ``mmap`` and trimming.
 
-    It then keeps them instead of returning them to the system after each tile, which costs as much as the work.
+    Below them, freed memory stays with the process. Returning it to the system after each tile and getting it back page
+    by page takes as long as the arithmetic.
     """
     if not _primed[0] and isinstance(signal, Tensor) and signal.device.type == "cpu":
         if not torch.compiler.is_compiling():
@@ -462,11 +468,13 @@ def _program(
 def temporal_einsum(
     expression: str, *operands: Tensor, time: str = "t", plan: Plan | None = None, limit: int | None = None
 ) -> Tensor:
-    """An einsum in which ``time`` is convolved (causally), planned for the operands' shapes and differentiable.
+    """Compute an einsum in which the ``time`` index is convolved causally, planned for the operands' shapes.
 
-    The first operand with the time index is the signal and gives the output's length; the second is the kernel.
+    The first operand with the time index is the signal and gives the output's length; the second is the kernel. The
+    result is differentiable in every operand. ``plan`` (from ``plan_expression``) replaces the fastest plan; ``limit``
+    bounds the bytes of intermediates.
     """
-    if torch.compiler.is_dynamo_compiling():  # which would trace the planner too
+    if torch.compiler.is_dynamo_compiling():  # Dynamo would trace the planner too
         return torch.compiler.disable(temporal_einsum)(expression, *operands, time=time, plan=plan, limit=limit)
     parsed = parse(expression, time)
     shapes = tuple(tuple(operand.shape) for operand in operands)
@@ -485,7 +493,7 @@ def temporal_einsum(
 def _check_plan(plan: Plan, expression: Expression, sizes: dict[str, int], kernel_length: int) -> None:
     lags = min(kernel_length, sizes[expression.time])
     if plan.modes:
-        raise ValueError(f"the plan generates the kernel of {plan.expression} from modes, here it is a tensor")
+        raise ValueError(f"the plan generates the kernel of {plan.expression} from modes, but a tensor was given")
     same = str(plan.expression) == str(expression) and plan.expression.time == expression.time
     if not same or dict(plan.sizes) != sizes or plan.kernel_length != lags:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Recurrences with hand-written backwards: the linear one between chunks, and the selective one in bounded memory."""
+"""Recurrences with hand-written backward passes: the linear one between chunks and the selective one of S6."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.autograd.function import once_differentiable
 
 from centaurus.kernels.precision import full_products
 
-SEGMENT = 1 << 18  # states of a segment of the selective recurrence: samples times rows, channels and states
-FEWEST = 16  # samples of a segment: states between segments are kept for backward
-STEP = 1 << 14  # states of a step of it: fewer cost more to start than to compute
-SMALL = 4096  # below this many numbers a step of the loop costs more to start than to compute
+SEGMENT = 1 << 18  # numbers in a segment of the selective recurrence: samples × rows × channels × states
+FEWEST = 16  # least samples of a segment: the states between segments are kept for backward
+STEP = 1 << 14  # numbers in one operation on a segment: with fewer, the call takes longer than the arithmetic
+SMALL = 4096  # numbers in a step of the linear recurrence up to which the call takes longer than the arithmetic
 
 
 def scan_forward(z: Tensor, decay: Tensor, initial: Tensor | None, axis: int) -> Tensor:
-    """s[0] = initial, s[c+1] = decay · s[c] + z[c] along ``axis``; returns all of s, one longer than z."""
+    """Return all states of s[0] = initial, s[c+1] = decay · s[c] + z[c] along ``axis``: one more than z has."""
     z, decay = z.movedim(axis, 0), decay.movedim(axis, 0)[0]
     first = torch.zeros_like(z[0]) if initial is None else initial
     return _recur(z, decay, first).movedim(0, axis)
@@ -27,7 +27,10 @@ def scan_forward(z: Tensor, decay: Tensor, initial: Tensor | None, axis: int) ->
 def scan_backward(
     grad: Tensor, last: Tensor | None, states: Tensor, decay: Tensor, axis: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of z, of decay (for every row) and of initial, from those of all states but the last, and of that."""
+    """Return the gradients of z, of decay (not summed over rows) and of initial.
+
+    ``grad`` is the gradient of all states but the last, ``last`` that of the last one (None: zero).
+    """
     grad, states = grad.movedim(axis, 0), states.movedim(axis, 0)
     conjugate = decay.movedim(axis, 0)[0].conj().resolve_conj()
     adjoint = _recur(grad, conjugate, torch.zeros_like(grad[0]) if last is None else last, backwards=True)
@@ -36,7 +39,7 @@ def scan_backward(
 
 
 def _recur(z: Tensor, decay: Tensor, first: Tensor, backwards: bool = False) -> Tensor:
-    """s[0] = first, s[c+1] = z[c] + decay · s[c] along axis 0, or the same from the last to the first."""
+    """Return s[0] = first, s[c+1] = z[c] + decay · s[c] along axis 0, or the same from the end to the beginning."""
     if z.shape[0] >= 32 and z[0].numel() <= SMALL:
         if backwards:
             return _in_blocks(z.flip(0), decay, first).flip(0)
@@ -52,7 +55,7 @@ def _recur(z: Tensor, decay: Tensor, first: Tensor, backwards: bool = False) -> 
 
 
 def _in_blocks(z: Tensor, decay: Tensor, first: Tensor) -> Tensor:
-    """The recurrence inside all blocks at once, then over the blocks: about 2 √count steps instead of count."""
+    """Return the same by running all blocks at once, then the blocks in order: about 2 √count steps, not count."""
     count = z.shape[0]
     span = math.isqrt(count - 1) + 1
     blocks = -(-count // span)
@@ -67,14 +70,14 @@ def _in_blocks(z: Tensor, decay: Tensor, first: Tensor) -> Tensor:
     carried = [first]
     for b in range(blocks):
         carried.append(torch.addcmul(inside[b, span], powers[span], carried[-1]))
-    heads = torch.stack(carried[:-1])[:, None]  # blocks 1 …
+    heads = torch.stack(carried[:-1])[:, None]  # the state before each block: blocks 1 …
     states = torch.addcmul(inside[:, :span], torch.stack(powers[:span]), heads).flatten(0, 1)
     states = torch.cat((states, carried[-1][None]))
     return states[: count + 1]
 
 
 class Scan(torch.autograd.Function):
-    """The scan as one node of autograd, for use outside a planned contraction."""
+    """``scan_forward`` as an autograd node, for use outside a planned contraction."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, decay: Tensor, initial: Tensor, axis: int) -> Tensor:
@@ -95,9 +98,10 @@ class Scan(torch.autograd.Function):
 class SelectiveScan(torch.autograd.Function):
     """The recurrence of S6: x[t] = exp(-Δ A) x[t-1] + Δ u B, y[t] = Σ_n E C x[t], where A is positive.
 
-    From u, Δ (b, i, t), B, C (b, t, n), A, E (i, n) and the state x[-1] (b, i, n) to y (b, i, t) and the last state.
-    Signals go in segments whose states fit the cache, and a segment in chunks side by side: once from zero, which gives
-    the states between chunks, and once from those. Backward keeps these alone and computes the others again.
+    Takes u, Δ (b, i, t), B, C (b, t, n), A, E (i, n) and the state x[-1] (b, i, n); returns y (b, i, t) and the last
+    state. A signal is processed in segments whose states fit the cache. The chunks of a segment run in parallel, twice:
+    from zero, which gives the states between chunks, and from those states. Only they are kept for backward, which
+    computes the others again.
     """
 
     @staticmethod
@@ -150,7 +154,7 @@ class SelectiveScan(torch.autograd.Function):
 
 
 class _Layout:
-    """How a signal is cut into segments, and a segment into chunks, where a sample has ``states`` states."""
+    """How a signal is cut into segments and a segment into chunks; ``states`` are the numbers of one sample."""
 
     def __init__(self, samples: int, states: int) -> None:
         self.samples = samples
@@ -159,17 +163,17 @@ class _Layout:
         self.span = -(-samples // (self.segments * self.chunks))  # samples of a chunk
 
     def split(self, x: Tensor) -> Tensor:
-        """(b, c, t) to (segment, q, k, b, c), sample q of chunk k; Δ = 0 at the end leaves the state as it is."""
+        """Reshape (b, c, t) to (segment, q, k, b, c), sample q of chunk k; padding with Δ = 0 keeps the last state."""
         x = torch.nn.functional.pad(x, (0, self.segments * self.chunks * self.span - self.samples))
         return x.unflatten(-1, (self.segments, self.chunks, self.span)).permute(2, 4, 3, 0, 1).contiguous()
 
     def join(self, x: Tensor) -> Tensor:
-        """The inverse of ``split``."""
+        """Invert ``split``."""
         return x.permute(3, 4, 0, 2, 1).flatten(2)[..., : self.samples]
 
 
 class _Segment:
-    """Decays and states of a segment (q, k, b, i, n), in memory that is used for one segment after the other."""
+    """Decays and states of a segment (q, k, b, i, n); the memory is reused for every segment."""
 
     def __init__(self, like: Tensor, A: Tensor) -> None:
         self.negative = -A
@@ -187,14 +191,14 @@ class _Segment:
         return torch.stack(self._carry(ends, d, first, range(len(ends) - 1)))
 
     def advance(self, start: Tensor) -> None:
-        """x[q] = decay[q] x[q-1] + x[q] in place, for all chunks at once."""
+        """Compute x[q] = decay[q] x[q-1] + x[q] in place, for all chunks at once."""
         for x, factor in zip(self.samples, self.factors, strict=True):
             start = x.addcmul_(factor, start)
 
     def advance_back(self, samples: tuple[Tensor, ...], d: Tensor, last: Tensor) -> Tensor:
-        """p[t] = decay[t+1] p[t+1] + p[t] in place, where ``last`` is the gradient of the state after the segment.
+        """Compute p[t] = decay[t+1] p[t+1] + p[t] in place and return the gradient of the state before the segment.
 
-        Returns the gradient of the state before it.
+        ``last`` is the gradient of the state after it.
         """
         samples, factors = samples[::-1], self.factors[:0:-1]
         ends = self._ends(samples, factors).mul_(self.factors[0])
@@ -205,7 +209,7 @@ class _Segment:
         return p[0] * self.decay[0, 0]
 
     def _ends(self, samples: tuple[Tensor, ...], factors: tuple[Tensor, ...]) -> Tensor:
-        """The last states of every chunk that starts from zero; not needed where there is a single chunk."""
+        """Return the last state of every chunk, run from zero; a single chunk does not need it."""
         end = samples[0].clone()
         if len(end) > 1:
             for x, factor in zip(samples[1:], factors, strict=True):
@@ -213,7 +217,7 @@ class _Segment:
         return end
 
     def _carry(self, ends: Tensor, d: Tensor, first: Tensor, order: range) -> list[Tensor]:
-        """s[0] = first, then s ← ends[k] + exp(-A Σ Δ) s, chunk after chunk in this order."""
+        """Return s[0] = first, then s ← ends[k] + exp(-A Σ Δ) s, chunk by chunk in this order."""
         totals = torch.exp(d.sum(0)[..., None] * self.negative)
         carried = [first]
         for k in order:
@@ -222,6 +226,6 @@ class _Segment:
 
 
 def _sum_channels(weights: Tensor, x: Tensor, out: Tensor) -> None:
-    """out[…, n] = Σ_i weights[…, i] x[…, i, n]."""
+    """Write out[…, n] = Σ_i weights[…, i] x[…, i, n]."""
     with full_products():
         torch.bmm(weights.flatten(0, 2)[:, None], x.flatten(0, 2), out=out.view(-1, 1, out.shape[-1]))

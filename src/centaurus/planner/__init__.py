@@ -1,4 +1,4 @@
-"""The planner: from a temporal einsum and sizes to the order and domains of its contraction. No torch."""
+"""The planner: choose the order and the domains (time, frequency) of a temporal einsum's contraction. No torch."""
 
 from centaurus.planner.device import CPU, CUDA, Device
 from centaurus.planner.expression import Expression, ExpressionError, parse

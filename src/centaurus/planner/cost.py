@@ -1,9 +1,9 @@
-"""The cost of a plan's steps on a device: seconds forward and backward, bytes kept and bytes in passing.
+"""The cost of a plan's steps on a device: seconds forward and backward, bytes kept and transient bytes.
 
-The formulas follow how ``kernels.program`` runs a step: the signal goes in tiles of the batch and is computed again
-in backward when it needs several, everything else is kept by autograd. What depends on the machine is in ``Device``
-and measured by ``centaurus calibrate``; the numbers below count operations and passes of our own code, or were chosen
-to fit timings that are not recorded.
+The formulas follow ``kernels.program``: the signal is processed in tiles of the batch, and backward computes large
+intermediates of several tiles again; everything else is kept by autograd. What depends on the machine is in ``Device``
+and measured by ``centaurus calibrate``. The numbers below count operations and passes of the kernels, or, where marked
+as fitted, were chosen to match timings that are not recorded.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from dataclasses import dataclass
 from centaurus.planner.device import Device
 
 REAL, COMPLEX = 4, 8  # bytes of a number; costs are those of single precision
-REAL_FLOPS, COMPLEX_FLOPS = 2, 8  # of a multiplication and an addition
-SCAN_FLOPS = 12  # of a complex mode's sample: a x + u, and Re(w x)
+REAL_FLOPS, COMPLEX_FLOPS = 2, 8  # of a multiply-add
+SCAN_FLOPS = 12  # of one sample of one complex mode: a x + u, and Re(w x)
 FFT_FLOPS = 2.5  # times n log2 n: a real transform of n samples, half of a complex one
-KEPT_BYTES = 96 << 20  # a signal's intermediates in time are kept for backward up to this size in all
+KEPT_BYTES = 96 << 20  # a signal's intermediates are kept for backward up to this many bytes together
 
-# A GEMM with few rows, columns or terms runs below its rate: fitted factors 1 + x / size.
+# A GEMM with few rows, columns or terms of its sums does not reach its rate: factors 1 + x / size, fitted.
 NARROW_ROWS, NARROW_DEPTH, NARROW_COLUMNS = 2, 12, 10
-GEMM_REUSE = 2  # of a GEMM's traffic only a half reaches memory, fitted
+GEMM_REUSE = 2  # half of a GEMM's traffic reaches memory, fitted
 TRANSFORM_CALLS = 2  # pad and transform
 TILE_CALLS = 8  # slice, permute and accumulate for every further tile
-SPECTRUM_PASSES = 1.5  # a complex product element by element, against a pass over real numbers of the same size
-PARTS_PASSES = 3  # a complex contraction outside the chain: real and imaginary parts taken apart and joined
-BINS_PASSES = 1.5  # over the matrices of a kernel's bins: four quarters written, or added
-NATIVE_PRODUCTS = 2.4  # times the rate of torch's batched ones, measured at 4 to 64 terms and 32 columns
+SPECTRUM_PASSES = 1.5  # an element-wise complex product, relative to a pass over as many real numbers
+PARTS_PASSES = 3  # a complex contraction outside the chain: real and imaginary parts are separated and joined
+BINS_PASSES = 1.5  # over the real matrices of a kernel's bins: their four quarters are written, or added
+NATIVE_PRODUCTS = 2.4  # rate of native products over torch's batched GEMM, measured at 4 to 64 terms and 32 columns
 BINS_CALLS = 20  # transforms, products and the matrices of a kernel's bins
 GENERATE_CALLS = 20  # powers of two, two tables by doubling, their product and the reshapes
-TOEPLITZ_PASSES = 3  # tile, cut and arrange
+TOEPLITZ_PASSES = 3  # repeat, cut and copy
 TOEPLITZ_CALLS = 6
-TOEPLITZ_COPIES = 3  # bytes of a Toeplitz table that stay for backward, in tables
-CHUNK_CALL = 1.2  # a step of the scan over chunks, a fused call on complex numbers, in ordinary calls, fitted
+TOEPLITZ_COPIES = 3  # copies of a Toeplitz matrix that are kept for backward
+CHUNK_CALL = 1.2  # a step of the scan over chunks, a fused call on complex numbers, relative to other calls, fitted
 CHUNK_TABLE_CALLS = 40
 CHUNK_TABLE_POWERS = 4  # real numbers of the weighted powers, for each weight and sample of a chunk
 CHUNK_TABLE_KEPT = 8  # the same, kept for backward with their gradients
-CHUNK_TURNS = 6  # transpositions of states that are driven and read along different indices
-LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, against the scan
-SCAN_BACKWARD = 2.5  # the native recurrence: states again, adjoint states and four gradients, against forward
-SCAN_SETUP = 24  # samples in the time that a row's modes take to load and their gradients to add up, fitted
-VECTOR = 16  # rows of a vector of native code, where vectors are widest
-SCAN_BLOCK = 64  # samples between the states that it keeps
+CHUNK_TURNS = 6  # transpositions of states whose input and output have different indices
+LOOP_BACKWARD = 2.5  # the adjoint scan and the gradient of the decay, relative to the scan
+SCAN_BACKWARD = 2.5  # the native recurrence: states again, adjoint states and four gradients, relative to forward
+SCAN_SETUP = 24  # samples that take as long as loading a row's modes and adding up their gradients, fitted
+VECTOR = 16  # rows in a vector of native code with AVX-512
+SCAN_BLOCK = 64  # samples between the states that the native recurrence keeps
 
 
 def whole_vectors(rows: int) -> tuple[int, int]:
-    """Return the rows of a tile as a multiple of a vector's numbers, where there are about as many, and that number."""
+    """Return the rows of a tile rounded to whole vectors, and the rows of such a vector (1 for few rows)."""
     lanes = next((lanes for lanes in (VECTOR, VECTOR // 2) if 4 * rows >= 3 * lanes), 1)
     return round(rows / lanes) * lanes, lanes
 
@@ -90,11 +90,11 @@ class Rates:
         return self.fft // 2 + 1
 
     def count(self, indices: str) -> int:
-        """Product of sizes."""
+        """Return the product of the sizes of indices."""
         return math.prod([self.size[index] for index in indices])
 
     def gemm(self, shared: float, m: float, k: float, n: float, complex_: bool = False) -> float:
-        """Seconds of a batched GEMM: arithmetic, traffic and a fixed part per matrix."""
+        """Return the seconds of ``shared`` products (m, k) · (k, n): arithmetic, memory traffic and overhead."""
         d = self.device
         rate, word, weight = (d.complex_gemm, COMPLEX, COMPLEX_FLOPS) if complex_ else (d.gemm, REAL, REAL_FLOPS)
         narrow = (1 + NARROW_COLUMNS / n) * (1 + NARROW_ROWS / m) * (1 + NARROW_DEPTH / k)
@@ -102,48 +102,52 @@ class Rates:
         return weight * shared * m * k * n * narrow / rate + traffic + shared * d.matrix + d.call
 
     def moved(self, numbers: float, word: int = REAL) -> float:
-        """Seconds of an element-wise pass that reads and writes this many numbers."""
+        """Return the seconds of an element-wise pass that reads and writes this many numbers of ``word`` bytes."""
         return 2 * numbers * word / self.device.bandwidth + self.device.call
 
     def turned(self, numbers: float, word: int = COMPLEX) -> float:
-        """Seconds of a transposition."""
+        """Return the seconds of a transposition of this many numbers of ``word`` bytes."""
         return numbers * word / self.device.transpose + self.device.call
 
     def transform(self, rows: float) -> float:
-        """Seconds of padded real transforms."""
+        """Return the seconds of padded real transforms of this many rows."""
         nominal = self.transform_flops(rows) / self.device.fft
         return nominal + self.moved(rows * self.fft) + TRANSFORM_CALLS * self.device.call
 
     def transform_flops(self, rows: float) -> float:
-        """FLOPs of real transforms."""
+        """Return the nominal FLOPs of real transforms of this many rows."""
         return FFT_FLOPS * rows * self.fft * math.log2(self.fft)
 
     @property
     def rows(self) -> int:
-        """Rows that tiles run over."""
+        """Rows of the batch that is split into tiles."""
         return self.size[self.batch] if self.batch else 1
 
     def tiles(self, numbers_per_row: float) -> int:
-        """Tiles of the batch for an intermediate of this many real numbers in each row."""
+        """Return the number of tiles of the batch for an intermediate of this many real numbers in each row."""
         if not self.batch:
             return 1
         rows = max(1, int(self.device.tile_bytes // max(1.0, numbers_per_row * REAL)))
         return math.ceil(self.size[self.batch] / whole_vectors(rows)[0])
 
     def kept(self, numbers: float) -> bool:
-        """Whether tiles of an intermediate of this many real numbers are kept for backward, not computed again."""
+        """Return whether an intermediate of this many real numbers is kept for backward rather than computed again."""
         return 3 * int(numbers * REAL) <= KEPT_BYTES
 
     def done(
         self, flops: float, forward: float, back: float, numbers: float, signal: bool, keeps: bool = False
     ) -> Cost:
-        """Forward and backward time and bytes of a step whose result has this many real numbers."""
+        """Return the cost of a step whose result has this many real numbers, with the overhead of tiles and memory.
+
+        ``forward`` and ``back`` are its seconds without that. ``signal``: the step is part of the chain; ``keeps``: its
+        result is kept for backward if it is small.
+        """
         size = int(numbers * REAL)
         if not self.backward:
             return Cost(flops, forward, 0.0, 0, min(size, 2 * self.device.tile_bytes) if signal else size)
         if not signal:
-            fresh = 2 * size / self.device.fresh
-            return Cost(flops, forward + fresh, back + fresh, 2 * size, size)
+            allocation = 2 * size / self.device.fresh
+            return Cost(flops, forward + allocation, back + allocation, 2 * size, size)
         tiles = self.tiles(numbers / self.rows)
         overhead = (tiles - 1) * TILE_CALLS * self.device.call
         if tiles == 1:
@@ -154,7 +158,7 @@ class Rates:
 
 
 def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> Cost:
-    """A pair without convolution. ``x`` is the operand with time (or either), ``y`` the other."""
+    """Return the cost of a contraction without convolution. ``x`` is the operand with time, if either has it."""
     steps = {"time": r.samples if signal else r.kernel, "frequency": 2 * r.bins, "modes": 2, "none": 1}[domain]
     summed = only(both(x, y), out)
     shared = r.count(both(both(x, y), out))
@@ -170,13 +174,13 @@ def contract(r: Rates, x: str, y: str, out: str, domain: str, signal: bool) -> C
     forward = r.gemm(shared, columns, k, rows)
     back = r.gemm(shared, k, columns, rows) + r.gemm(shared, columns, rows, k)
     arrange = r.moved(r.count(x) * steps) if signal else 0.0
-    if domain == "frequency" and not signal:  # complex, outside the chain: passes for parts and weights
+    if domain == "frequency" and not signal:  # complex, outside the chain
         arrange = PARTS_PASSES * r.moved(result)
     return r.done(flops, forward + arrange, back + arrange, result, signal, keeps=domain == "time")
 
 
 def generate(r: Rates, weight: str, modes: str, out: str) -> Cost:
-    """The kernel from its modes, by the split exponential: powers of two, tables by products, and one GEMM."""
+    """Return the cost of generating the kernel from its modes: powers of two, two tables, and one GEMM."""
     bits = max(1, (r.kernel - 1).bit_length())
     fine = 1 << (bits + 1) // 2
     coarse = math.ceil(r.kernel / fine)
@@ -191,14 +195,14 @@ def generate(r: Rates, weight: str, modes: str, out: str) -> Cost:
 
 
 def transform(r: Rates, indices: str, signal: bool) -> Cost:
-    """rfft or irfft of every row."""
+    """Return the cost of the rfft or irfft of every row."""
     rows = r.count(indices)
     seconds = r.transform(rows)
     return r.done(r.transform_flops(rows), seconds, seconds, 2 * rows * r.bins, signal, keeps=True)
 
 
 def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
-    """Spectrum times spectrum."""
+    """Return the cost of multiplying the signal's spectrum by the kernel's."""
     summed = only(both(x, k), out)
     own, new = r.count(only(x, k)), r.count(only(k, x))
     shared, depth = r.count(both(both(x, k), out)), r.count(summed)
@@ -221,8 +225,11 @@ def multiply(r: Rates, x: str, k: str, out: str) -> Cost:
 
 
 def bins(r: Rates, x: str, k: str, out: str, native: bool) -> Cost:
-    """Transforms that lay the bins outermost, a real GEMM for every bin between them; natively, or as products."""
-    summed, own, fresh = r.count(both(x, k)), r.count(only(x, k)), r.count(only(k, x))
+    """Return the cost of ``kernels.bins``: transforms with the bins outermost and a real GEMM for every bin.
+
+    With ``native`` they run in native code, else as products with a table.
+    """
+    summed, own, new = r.count(both(x, k)), r.count(only(x, k)), r.count(only(k, x))
     numbers = 2 * r.count(out) * r.bins
     largest = max(2 * r.count(x) * r.bins, numbers)
     tiles = r.tiles(largest / r.rows)
@@ -234,37 +241,29 @@ def bins(r: Rates, x: str, k: str, out: str, native: bool) -> Cost:
         return r.gemm(1, 2 * r.bins, samples, rows)
 
     rate = max(1.0, NATIVE_PRODUCTS / _idle(columns)) if native else 1.0
-    product = tiles * r.gemm(r.bins, 2 * fresh, 2 * summed, columns) / rate
+    product = tiles * r.gemm(r.bins, 2 * new, 2 * summed, columns) / rate
     into, outof = spectra(r.count(x), r.samples), spectra(r.count(out), r.samples)
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
     weights = 4 * r.count(k) * r.bins
     kernel = spectra(r.count(k), r.kernel) + BINS_PASSES * r.moved(weights) + BINS_CALLS * r.device.call
     forward = into + product + outof + copies + kernel
-    back = (
-        into
-        + outof
-        + tiles
-        * (r.gemm(r.bins, 2 * summed, 2 * fresh, columns) + r.gemm(r.bins, 2 * fresh, columns, 2 * summed))
-        / rate
-    )
+    gradients = r.gemm(r.bins, 2 * summed, 2 * new, columns) + r.gemm(r.bins, 2 * new, columns, 2 * summed)
+    back = into + outof + tiles * gradients / rate
     back += copies + kernel + (tiles - 1) * r.moved(weights)
     if tiles > 1 and not r.kept(largest):  # what is computed again stops before the product
         back -= product + outof + kernel
-    flops = float(COMPLEX_FLOPS) * r.bins * summed * own * fresh + r.transform_flops(r.count(x) + r.count(out))
+    flops = float(COMPLEX_FLOPS) * r.bins * summed * own * new + r.transform_flops(r.count(x) + r.count(out))
     cost = r.done(flops, forward, back, largest, signal=True, keeps=True)
     return Cost(cost.flops, cost.seconds, cost.backward, cost.kept + weights * REAL, cost.transient + weights * REAL)
 
 
 def direct(r: Rates, x: str, k: str, out: str) -> Cost:
-    """A Toeplitz GEMM over blocks as long as the kernel."""
+    """Return the cost of Toeplitz GEMMs over blocks as long as the kernel."""
     block = min(r.kernel, r.samples)
     blocks = math.ceil(r.samples / block)
     reach = 1 if blocks == 1 else 2
     shared, own = r.count(both(both(x, k), out)), r.count(only(x, k))
-    depth, new = (
-        r.count(only(both(x, k), out)),
-        r.count(only(k, x)),
-    )
+    depth, new = r.count(only(both(x, k), out)), r.count(only(k, x))
     gemm = reach * r.gemm(shared, own * blocks, depth * block, new * block)
     back = reach * (
         r.gemm(shared, own * blocks, new * block, depth * block)
@@ -280,7 +279,7 @@ def direct(r: Rates, x: str, k: str, out: str) -> Cost:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """The sizes of a convolution in chunks: three GEMMs (batch, m, k, n), the states and the tables."""
+    """Sizes of a convolution in chunks: of the states, and of three GEMMs as (batch, m, k, n)."""
 
     count: int
     states: float  # real numbers of the states after every chunk
@@ -315,14 +314,14 @@ def _chunks(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
 
 
 def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chunk: int) -> Cost:
-    """Toeplitz GEMM inside a chunk, GEMMs into and out of the states, a scan over the chunks."""
+    """Return the cost of a Toeplitz GEMM inside chunks, GEMMs into and out of the states, and a scan over chunks."""
     c = _chunks(r, x, weight, modes, phase, out, chunk)
     result = r.count(out) * r.samples
     forward = sum(r.gemm(*g) for g in c.gemms)
     back = sum(r.gemm(b, m, n, k) + r.gemm(b, k, m, n) for b, m, k, n in c.gemms)
     scan = r.tiles(max(c.states, result) / r.rows) * c.count * CHUNK_CALL * r.device.call + r.moved(c.states)
     copies = r.moved(r.count(x) * r.samples + result) + r.moved(c.states)
-    if only(both(modes, x), out):  # the states are driven and read along different indices
+    if only(both(modes, x), out):  # input and output of the states have different indices
         copies += CHUNK_TURNS * r.turned(c.states, REAL)
     flops = sum(float(REAL_FLOPS) * b * m * k * n for b, m, k, n in c.gemms)
     cost = r.done(
@@ -333,29 +332,29 @@ def chunked(r: Rates, x: str, weight: str, modes: str, phase: str, out: str, chu
 
 
 def scan(r: Rates, x: str, modes: str, out: str) -> Cost:
-    """The native recurrence: every mode of every row, sample by sample, on signals that are read and written once.
+    """Return the cost of the native recurrence: every mode of every row, sample by sample.
 
-    A vector holds rows of the output, and in backward rows of the input: few of them leave it idle.
+    A vector holds rows of the output, in backward rows of the input; with few rows, lanes stay idle.
     """
     rows = r.count(only(x, modes))
     shared = rows * r.count(both(both(x, modes), out))
-    summed, fresh = r.count(only(both(x, modes), out)), r.count(only(both(modes, out), x))
+    summed, new = r.count(only(both(x, modes), out)), r.count(only(both(modes, out), x))
     steps = float(r.count(modes)) * rows * r.samples
     seconds = steps * (1 + SCAN_SETUP / r.samples) / r.device.scan
     copies = r.moved((r.count(x) + r.count(out)) * r.samples)
     result = r.count(out) * r.samples
-    forward = seconds * _idle(shared * fresh) + copies
+    forward = seconds * _idle(shared * new) + copies
     back = SCAN_BACKWARD * seconds * _idle(shared * summed) + 2 * copies
     return r.done(SCAN_FLOPS * steps, forward, back, result + int(2 * steps / SCAN_BLOCK), signal=True, keeps=True)
 
 
 def _idle(rows: float) -> float:
-    """Lanes of whole vectors for each row."""
+    """Return the lanes of whole vectors divided by the rows in them: 1 if none is idle."""
     return math.ceil(rows / VECTOR) * VECTOR / rows
 
 
 def _chunk_tables(r: Rates, weight: str, modes: str, kernel: str, chunk: int) -> tuple[float, int]:
-    """Seconds to make the tables of a chunk, and their bytes that stay for backward."""
+    """Return the seconds to make the tables of a chunk, and the bytes of them that are kept for backward."""
     toeplitz = r.count(kernel) * chunk * chunk
     weighted = r.count(weight) * chunk
     seconds = chunk * (2.0 * r.count(modes) / r.device.exp) + TOEPLITZ_PASSES * r.moved(toeplitz)

@@ -1,4 +1,4 @@
-"""Device profiles: the measured rates that turn a step of a plan into seconds."""
+"""Device profiles: measured rates, from which the cost model estimates seconds."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from centaurus.system import cache_folder, write_file
 
 @dataclass(frozen=True)
 class Device:
-    """Rates of one kind of machine, per second. A profile is data: ``centaurus calibrate`` measures one."""
+    """Rates of one kind of machine, per second if not stated; ``centaurus calibrate`` measures them."""
 
     name: str
-    gemm: float  # real multiply-adds count as 2 FLOPs
-    complex_gemm: float  # complex multiply-adds count as 8 FLOPs
-    matrix: float  # seconds for each matrix of a batched GEMM, whatever its size
-    fft: float  # nominal 2.5 n log2 n FLOPs of a real transform
+    gemm: float  # FLOPs of real matrix products; a multiply-add counts as 2
+    complex_gemm: float  # FLOPs of complex matrix products; a multiply-add counts as 8
+    matrix: float  # overhead of each matrix of a batched GEMM, in seconds
+    fft: float  # nominal FLOPs of real transforms: 2.5 n log2 n for n samples
     bandwidth: float  # bytes read and written by element-wise work on data in cache
     transpose: float  # bytes moved when the innermost axis changes
     fresh: float  # bytes of newly allocated memory that can be touched
-    exp: float  # exponentials with sine and cosine
-    call: float  # seconds to start one operation
-    tile_bytes: int  # largest intermediate of a tile of the batch
-    scan: float = 0.0  # samples of modes through the native recurrence; 0 where there is none
-    spectra: float = 0.0  # nominal FLOPs of a real transform in native code, transposed; 0 where there is none
-    measured: bool = True
+    exp: float  # complex exponentials: exp, sine and cosine
+    call: float  # overhead of an operation, in seconds
+    tile_bytes: int  # bytes of the largest intermediate of a tile of the batch
+    scan: float = 0.0  # samples times modes of the native recurrence; 0 without native code
+    spectra: float = 0.0  # nominal FLOPs of native real transforms, bins outermost; 0 without native code
+    measured: bool = True  # False for the default profile of a GPU, which is a guess
 
     @staticmethod
     def load(name: str, threads: int | None = None, native: bool = False) -> Device:
         """Return the stored calibration of this machine, or the default profile of that name (``cpu``, ``cuda``, …).
 
-        Rates are those of ``threads`` (all cores if not given), or of the nearest number of threads that is known.
-        Rates of native code are only in it with ``native``: not every process has that.
+        Rates are those of ``threads`` threads (all cores if not given), or of the nearest number that is known.
+        Rates of native code are zero unless ``native``: not every process can use it.
         """
         return _stored(name, threads or os.cpu_count() or 1, native)
 
     @staticmethod
     def path(key: int | str) -> Path:
-        """Return the file of ``centaurus calibrate``: of this machine by its number of threads, or of ``"cuda"``."""
+        """Return the file in which ``centaurus calibrate`` stores rates, by the number of threads or ``"cuda"``."""
         return cache_folder() / f"device-{key}.json"
 
     @staticmethod
     def read(path: Path) -> Device:
-        """A profile from a JSON file; unknown or missing rates are errors that name the file."""
+        """Return the profile of a JSON file; raise ValueError for unknown, missing or impossible rates."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -69,13 +69,13 @@ class Device:
         return Device(**data)
 
     def write(self, path: Path) -> None:
-        """Store the profile; the file appears whole or not at all."""
+        """Store the profile as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(asdict(self), indent=1) + "\n")
         _stored.cache_clear()
 
 
-ONE = Device(  # an AMD EPYC (Zen 5); products and transforms as calibrate measures them, the rest fitted to timed plans
+ONE = Device(  # AMD EPYC (Zen 5): products and transforms as measured by calibrate, the rest fitted to timed plans
     name="cpu (1 thread, AVX-512)",
     gemm=119e9,
     complex_gemm=106e9,
@@ -104,9 +104,9 @@ CPU = Device(
 )
 
 CPUS = {1: ONE, 2: CPU}
-"""Default profiles by threads."""
+"""Default profiles by number of threads."""
 
-SCAN, SPECTRA = 7e9, 26e9  # native code on one of these cores, fitted to timed plans like the rates above
+SCAN, SPECTRA = 7e9, 26e9  # rates of native code on one of these cores, fitted to timed plans
 
 CUDA = Device(
     name="cuda (unmeasured)",

@@ -1,4 +1,4 @@
-"""Expressions: an einsum with one convolved index, parsed once and checked against sizes."""
+"""Expressions: einsums in which one index, time, is convolved; parsing and checks of sizes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from functools import lru_cache
 
 
 class ExpressionError(ValueError):
-    """An expression that cannot be read, or operands that do not fit it."""
+    """An expression that cannot be parsed, or operands that do not fit it."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """Operands by their index strings, e.g. ``("bit", "ni", "nt", "jn") -> "bjt"`` over time index ``t``."""
+    """An expression by the index strings of its operands, e.g. ``("bit", "ni", "nt", "jn") -> "bjt"``.
+
+    Two operands have the index ``time``: the signal, which comes first, and the kernel. ``names`` are the operands'
+    letters, if they have any.
+    """
 
     operands: tuple[str, ...]
     output: str
@@ -22,12 +26,12 @@ class Expression:
 
     @property
     def signal(self) -> int:
-        """Position of the signal: the first operand that carries time. Its length is the output's."""
+        """Position of the signal: the first operand with the time index. The output has its length."""
         return next(p for p, op in enumerate(self.operands) if self.time in op)
 
     @property
     def kernel(self) -> int:
-        """Position of the kernel: the second operand that carries time."""
+        """Position of the kernel: the second operand with the time index."""
         return [p for p, op in enumerate(self.operands) if self.time in op][1]
 
     @property
@@ -36,7 +40,7 @@ class Expression:
         return "ω" if any("f" in op for op in self.operands) else "f"
 
     def name(self, position: int) -> str:
-        """The operand's letter, or its number where the expression gives none."""
+        """Return the operand's letter, or "operand N" if the expression has no letters."""
         return self.names[position] if self.names else f"operand {position}"
 
     def __str__(self) -> str:
@@ -45,7 +49,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str, time: str = "t") -> Expression:
-    """Read ``"bit,ni,nt,jn->bjt"`` or, with letters, ``"u_bit B_ni K_nt C_jn -> y_bjt"``."""
+    """Parse ``"bit,ni,nt,jn->bjt"`` or, with letters, ``"u_bit B_ni K_nt C_jn -> y_bjt"``."""
     if not isinstance(text, str) or text.count("->") != 1:
         raise ExpressionError(f"an expression needs exactly one '->': got {text!r}")
     left, right = (side.strip() for side in text.split("->"))
@@ -71,7 +75,7 @@ def _check(expression: Expression, text: str) -> None:
     for position, indices in enumerate([*expression.operands, expression.output]):
         where = "the output" if position == len(expression.operands) else expression.name(position)
         if not (indices.isalpha() and indices.isascii()):
-            raise ExpressionError(f"{where} of {text!r} has indices {indices!r}: one or more letters a-z are expected")
+            raise ExpressionError(f"{where} of {text!r} has indices {indices!r}: expected one or more letters a-z")
         repeated = sorted({index for index in indices if indices.count(index) > 1})
         if repeated:
             raise ExpressionError(f"index {repeated[0]!r} is repeated in {where} ({indices!r}) of {text!r}")
@@ -89,7 +93,7 @@ def _check(expression: Expression, text: str) -> None:
 
 
 def sizes_of(expression: Expression, shapes: Sequence[Sequence[int]]) -> tuple[dict[str, int], int]:
-    """Index sizes from operand shapes, and the kernel's length (its time axis may differ from the signal's)."""
+    """Return the sizes of the indices from the operands' shapes, and the kernel's length, which may differ in time."""
     if len(shapes) != len(expression.operands):
         raise ExpressionError(f"{expression} has {len(expression.operands)} operands, {len(shapes)} tensors were given")
     sizes: dict[str, int] = {}
@@ -115,14 +119,14 @@ def sizes_of(expression: Expression, shapes: Sequence[Sequence[int]]) -> tuple[d
 
 
 def check_size(index: str, size: object, name: str = "sizes") -> int:
-    """Return a size; raise ExpressionError unless it is a whole number of at least one."""
+    """Return a size; raise ExpressionError unless it is an integer of at least 1."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ExpressionError(f"index {index!r} of {name} has size {size!r}: a whole number of at least 1 is needed")
+        raise ExpressionError(f"index {index!r} of {name} has size {size!r}: expected a whole number of at least 1")
     return size
 
 
 def check_sizes(expression: Expression, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes for every index of the expression, complete and valid."""
+    """Return the size of every index of the expression; raise ExpressionError if one is missing, unknown or invalid."""
     indices = sorted({index for op in expression.operands for index in op})
     missing = [index for index in indices if index not in sizes]
     if missing:

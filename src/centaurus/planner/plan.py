@@ -1,4 +1,4 @@
-"""A plan is data: steps that can be read, compared, stored and run."""
+"""A plan as plain data: its steps with their estimated costs, and how it is printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from centaurus.planner.expression import Expression
 
 WIDTH = 80  # columns of a printed plan
-MARKS = {
+MARKS = {  # of the kinds of steps, in a summary; {} is the chunk
     "generate": "gen ",
     "multiply": "× ",
     "direct": "∗ ",
@@ -32,7 +32,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation with what it costs."""
+    """One operation with its estimated cost."""
 
     kind: str  # contract | generate | rfft | irfft | multiply | dft | fft | direct | chunked | scan
     inputs: tuple[Value, ...]
@@ -40,9 +40,9 @@ class Step:
     flops: float
     seconds: float  # forward
     backward_seconds: float
-    kept: int  # bytes that stay for backward
+    kept: int  # bytes kept for backward
     transient: int  # bytes alive only during the step
-    chunk: int = 0
+    chunk: int = 0  # samples of a chunk, or of a block of a direct convolution
 
     @property
     def equation(self) -> str:
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order, the estimate, and the plans that came next."""
+    """The steps of a contraction in order, with estimates of time and memory, and the next best plans."""
 
     expression: Expression
     sizes: tuple[tuple[str, int], ...]
@@ -69,12 +69,12 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Estimated forward and backward time."""
+        """Estimated seconds of forward and backward."""
         return sum(step.seconds + step.backward_seconds for step in self.steps)
 
     @property
     def forward_seconds(self) -> float:
-        """Estimated forward time."""
+        """Estimated seconds of forward."""
         return sum(step.seconds for step in self.steps)
 
     @property
@@ -84,11 +84,11 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Estimated bytes alive at the worst moment, operands, output and gradients included."""
+        """Estimated peak of bytes, including operands, output and gradients."""
         return self.fixed_bytes + peak(self.steps)
 
     def summary(self) -> str:
-        """The plan on one line."""
+        """Return the plan on one line."""
         words = []
         for step in self.steps:
             mark = MARKS.get(step.kind, "").format(step.chunk)
@@ -96,7 +96,7 @@ class Plan:
         return " · ".join(words)
 
     def json(self) -> dict[str, Any]:
-        """Plain data for files and other programs."""
+        """Return the plan as plain data that JSON can hold."""
         return {
             "name": self.name,
             "expression": str(self.expression),
@@ -147,13 +147,13 @@ class Plan:
 
 
 def _fit(number: float, width: int, decimals: int) -> str:
-    """A number in a column: rounded, or in powers of ten where it would not fit beside its neighbour."""
+    """Format a number for a column: fixed-point, or scientific if that is too wide."""
     text = f"{number:.{decimals}f}"
     return f"{text if len(text) < width else format(number, '.1e'):>{width}}"
 
 
 def peak(steps: tuple[Step, ...]) -> int:
-    """Bytes kept so far plus what a step needs for itself, at the worst step."""
+    """Return the peak of bytes over the steps: those kept so far plus those of the step itself."""
     kept = worst = 0
     for step in steps:
         kept += step.kept

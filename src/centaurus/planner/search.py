@@ -16,30 +16,30 @@ from centaurus.planner.expression import Expression, ExpressionError, check_size
 from centaurus.planner.plan import Plan, Step, Value
 
 Filter = Callable[[int, int, str, str], bool]
-"""Whether a step of this kind from this domain may take these sets of operands (the second 0 for a transform)."""
-CHUNKS = (16, 32, 64, 128)  # samples of a chunk that are tried
+"""Whether a step may be used, by its two sets of operands as bits (the second 0 for a transform), kind and domain."""
+CHUNKS = (16, 32, 64, 128)  # samples of a chunk: the lengths that are tried
 LONGEST_DIRECT = 512  # lags of a kernel above which a Toeplitz GEMM is never the fastest
 LONGEST_DFT = 1024  # points of a transform above which a product with its table is never the fastest
-FRONT = 4  # entries of a state that are kept for their speed: the best plan and as many runners-up need them
-RUNNERS_UP = 4
+FRONT = 4  # fastest entries of a state that the search keeps, so that there are runners-up
+RUNNERS_UP = 4  # plans beside the best one
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A contraction with its sizes, device and limit: everything that a plan depends on."""
+    """Everything that a plan depends on: a contraction with its sizes, the device and the limit."""
 
     expression: Expression
     sizes: tuple[tuple[str, int], ...]
     kernel_length: int
-    modes: str  # indices of the exponential modes when the kernel is generated, else ""
-    phase: str
+    modes: str  # indices of the exponential modes if the kernel is generated from them, else ""
+    phase: str  # index of the kernel over real and imaginary part of a complex input to the states, or ""
     device: Device
     backward: bool
-    limit: int | None
+    limit: int | None  # bytes of intermediates
 
 
 class Entry(NamedTuple):
-    """One sequence of steps that reaches a state, by its last step and its parents."""
+    """One sequence of steps that leads to a state: its last step, and the entries before that."""
 
     seconds: float
     kept: int
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Merged operands (bits) and domain."""
+    """A state of the search: the operands that are merged (bits) and the domain of the result."""
 
     mask: int
     domain: str
@@ -61,9 +61,9 @@ Table = dict[Node, list[Entry]]
 
 
 def fast_length(least: int) -> int:
-    """Smallest even length of the form 2^k, 3 · 2^k, 5 · 2^k or 9 · 2^k that is at least ``least``.
+    """Return the smallest even length of the form 2^k, 3 · 2^k, 5 · 2^k or 9 · 2^k that is at least ``least``.
 
-    Transforms of other smooth lengths take longer than those of the next of these: 8,100 points twice as long as 8,192.
+    Other smooth lengths take longer than the next one of these: a transform of 8,100 points twice as long as of 8,192.
     """
     power = 1 << max(1, (least - 1).bit_length())
     lengths = (power * part // 16 for part in (9, 10, 12, 16))
@@ -71,7 +71,7 @@ def fast_length(least: int) -> int:
 
 
 class Search:
-    """Dynamic programming over subsets of operands."""
+    """Dynamic programming over subsets of operands, each in one of the domains time, frequency, modes or none."""
 
     def __init__(self, problem: Problem, allowed: Filter | None = None) -> None:
         self.problem = problem
@@ -93,14 +93,14 @@ class Search:
         self._needed: dict[int, str] = {}
 
     def _rank(self, index: str) -> int:
-        """Order of indices in memory: what signal, kernel and output share, then new channels, then summed ones."""
+        """Return the place of an index in memory: those of signal and output first, then new ones, then summed ones."""
         e = self.problem.expression
         if index not in e.output:
             return 2
         return 0 if index in e.operands[e.signal] else 1
 
     def needed(self, mask: int) -> str:
-        """Indices of a merged set that something outside still needs, without time; the signal's own go last."""
+        """Return the indices of a merged set that the rest still needs, without time; the signal's own come last."""
         if mask not in self._needed:
             e = self.problem.expression
             inside: set[str] = set()
@@ -113,21 +113,21 @@ class Search:
         return self._needed[mask]
 
     def indices(self, state: Node) -> str:
-        """Indices of a state's tensor, without time. Modes cannot be summed before there is a kernel."""
+        """Return the indices of a state's tensor, without time. Modes are summed only when the kernel is generated."""
         needed = self.needed(state.mask)
         if state.domain == "modes":
             return self.problem.modes + "".join(i for i in needed if i not in self.problem.modes)
         return needed
 
     def start(self, position: int) -> Node:
-        """The state of an operand by itself."""
+        """Return the state of a single operand."""
         mask = 1 << position
         if mask == self.k:
             return Node(mask, "modes" if self.problem.modes else "time")
         return Node(mask, "time" if mask == self.u else "none")
 
     def transforms(self, state: Node) -> Iterator[tuple[Node, str, Cost]]:
-        """Edges that change the domain only."""
+        """Yield the steps that change only the domain: the next state, the kind of step and its cost."""
         mask, indices = state.mask, self.indices(state)
         signal = bool(mask & self.u)
         if state.domain == "modes":
@@ -139,7 +139,10 @@ class Search:
             yield Node(mask, "time"), "irfft", cost.transform(self.rates, indices, True)
 
     def merges(self, a: Node, b: Node) -> Iterator[tuple[Node, str, Cost, int]]:
-        """Edges that merge two states; ``a`` holds the signal if either does."""
+        """Yield the steps that merge two states: the next state, the kind, its cost and its chunk.
+
+        ``a`` has the signal if either has it.
+        """
         mask = a.mask | b.mask
         x, y = self.indices(a), self.indices(b)
         if a.mask & self.u and b.mask & self.k:
@@ -177,7 +180,7 @@ class Search:
                     yield out, "chunked", cost.chunked(r, x, y, p.modes, p.phase, z, chunk), chunk
 
     def entries(self, every: bool = False) -> Table:
-        """Every state that can be reached, with the entries that may lead to the best plan, or with every entry."""
+        """Return every state that can be reached with its entries: the best few, or all with ``every``."""
         table: Table = {}
         by_mask: dict[int, list[Node]] = {}
         for mask in sorted(range(1, self.full + 1), key=lambda m: (m.bit_count(), m)):
@@ -192,7 +195,7 @@ class Search:
         return table
 
     def _merge(self, mask: int, table: Table, by_mask: dict[int, list[Node]], reached: Table, every: bool) -> None:
-        """Reach a set by merging two parts of it."""
+        """Add the states of a set that come from merging two parts of it."""
         for a_mask, b_mask in self._splits(mask):
             for a, b in product(by_mask.get(a_mask, ()), by_mask.get(b_mask, ())):
                 for out, kind, price, chunk in self.merges(a, b):
@@ -203,7 +206,7 @@ class Search:
                     reached[out] = self._kept([*reached.get(out, ()), *added], every)
 
     def _transform(self, mask: int, reached: Table, every: bool) -> None:
-        """Reach the same set in another domain. A transform is never followed by its inverse."""
+        """Add the states of the same set in other domains. A transform is never followed by its inverse."""
         for domain in ("modes", "time", "frequency"):
             state = Node(mask, domain)
             for out, kind, price in self.transforms(state) if state in reached else ():
@@ -214,7 +217,7 @@ class Search:
                 reached[out] = self._kept([*reached.get(out, ()), *added], every)
 
     def _return_to_time(self, mask: int, reached: Table, every: bool) -> None:
-        """After the convolution the inverse transform may follow whatever came before it."""
+        """Add the return to time after the convolution, which may follow any step."""
         state = Node(mask, "frequency")
         if not (mask & self.u and mask & self.k and state in reached):
             return
@@ -224,7 +227,10 @@ class Search:
             reached[out] = self._kept([*others, *added], every)
 
     def _splits(self, mask: int) -> Iterator[tuple[int, int]]:
-        """Two parts of a set, the signal (or else the kernel, or the lowest operand) in the first; connected ones."""
+        """Yield the ways to split a set in two, the signal (else the kernel, else the lowest operand) in the first.
+
+        Parts share an index or are signal and kernel; if there is no such split, all are returned.
+        """
         anchor = mask & self.u or mask & self.k or mask & -mask
         pairs = []
         part = (mask - 1) & mask
@@ -238,7 +244,7 @@ class Search:
     def _edges(
         self, states: tuple[Node, ...], parents: list[list[Entry]], kind: str, price: Cost, chunk: int = 0
     ) -> Iterator[Entry]:
-        """An entry for every combination of the parents' entries, which run in the order given."""
+        """Yield an entry for every combination of the parents' entries, which run in this order."""
         limit, seconds, own = self.problem.limit, price.seconds + price.backward, price.kept + price.transient
         for entries in product(*parents):
             kept = top = 0
@@ -255,7 +261,7 @@ class Search:
 
 
 def front(entries: list[Entry], limited: bool) -> list[Entry]:
-    """Return the fastest few; under a byte limit also slower ones that need less memory, now or until backward."""
+    """Return the fastest few; under a byte limit also slower ones with a lower peak or fewer bytes kept."""
     entries = sorted(entries, key=lambda e: e.seconds)
     kept = entries[:FRONT]
     for entry in entries[FRONT:] if limited else ():
@@ -269,7 +275,7 @@ class LimitError(ValueError):
 
 
 def steps_of(search: Search, state: Node, entry: Entry) -> tuple[Step, ...]:
-    """Steps in the order of execution, kernel before signal."""
+    """Return the steps that lead to an entry in the order of execution, kernel before signal."""
     e = search.problem.expression
     numbers: dict[int, Value] = {}
     steps: list[Step] = []
@@ -357,7 +363,7 @@ def _solve(problem: Problem, allowed: Filter | None = None) -> Plan:
     entries = search.entries().get(Node(search.full, "time"), [])
     if not entries:
         if problem.limit is None:
-            raise ExpressionError(f"no plan for {problem.expression}")
+            raise ExpressionError(f"no plan can contract {problem.expression}")
         search = Search(replace(problem, limit=sys.maxsize), allowed)
         least = min(search.entries()[Node(search.full, "time")], key=lambda e: e.peak)
         raise LimitError(
@@ -381,7 +387,12 @@ def plan_expression(
     limit: int | None = None,
     allowed: Filter | None = None,
 ) -> Plan:
-    """The fastest plan within the byte limit (of intermediates: operands and output come on top), cached."""
+    """Return the fastest plan for an expression with these sizes, from a cache if it was asked for before.
+
+    ``kernel_length`` is the kernel's length if it differs from the signal's. ``modes`` are the indices of exponential
+    modes from which the kernel is generated, ``phase`` the index of their real and imaginary inputs. ``limit`` bounds
+    the bytes of intermediates; operands and output come on top. ``allowed`` restricts the steps.
+    """
     profile = Device.load(device) if isinstance(device, str) else device
     key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, limit)
     return _solve(_problem(*key)) if allowed is None else _solve.__wrapped__(_problem(*key), allowed)
@@ -397,7 +408,7 @@ def enumerate_plans(
     device: Device | str = "cpu",
     backward: bool = True,
 ) -> list[Plan]:
-    """Every plan of the search space, fastest first. Grows quickly with the number of operands."""
+    """Return every plan of the search space, fastest first; their number grows quickly with that of operands."""
     profile = Device.load(device) if isinstance(device, str) else device
     key = (expression, tuple(sizes.items()), kernel_length, modes, phase, profile, backward, None)
     search = Search(_problem(*key))
