@@ -6,6 +6,8 @@ import struct
 import sys
 from pathlib import Path
 
+import matplotlib.image
+import matplotlib.style
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from centaurus import audio
 from centaurus.audio import augment
 from centaurus.audio.signal import frame_count
+from centaurus.system import plot_style
 
 
 def noise(frames: int, seed: int = 0) -> np.ndarray:
@@ -142,6 +145,16 @@ def test_a_picture_has_a_panel_for_each_signal(tmp_path: Path) -> None:
         audio.save_png(tmp_path / "a.png", {"x": noise(100)}, 16_000, overwrite=False)
     with pytest.raises(ValueError, match="no signal"):
         audio.save_png(tmp_path / "a.png", {}, 16_000)
+
+
+def test_a_picture_has_the_colours_of_the_plot_style(tmp_path: Path) -> None:
+    audio.save_png(tmp_path / "a.png", {"noise": noise(16_000, 0)}, 16_000)
+    panel = matplotlib.image.imread(tmp_path / "a.png")[100:250, 200:900, :3]
+    with matplotlib.style.context(plot_style()):
+        colours = matplotlib.colormaps[matplotlib.rcParams["image.cmap"]](range(256), bytes=True)[:, :3]
+    shown = {tuple(colour) for colour in np.round(255 * panel).astype(int).reshape(-1, 3)}
+    assert len(shown) > 20
+    assert shown <= {tuple(map(int, colour)) for colour in colours}
 
 
 def test_pictures_without_matplotlib_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
