@@ -8,13 +8,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
+from string import Template
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -191,6 +192,15 @@ POLICY = (
     "media-src 'self' blob:; worker-src 'self'; base-uri 'none'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types centaurus"
 )
+PAGES = {  # title and description; the title is also the name of the script
+    "index.html": ("Denoise", "Remove noise from speech in the browser, live or from a file."),
+    "words.html": ("Words", "Keywords, connected words and a wake word, live in the browser."),
+    "plans.html": (
+        "Plans",
+        "How a state-space layer is contracted: the tensor network, the plan and the map of best plans.",
+    ),
+    "networks.html": ("Networks", "The networks as pictures: channels, rates, states, counts, memory and modes."),
+}
 SETTINGS = ("name", "task", "rate", "hop", "latency", "features", "classes", "tokens")
 HOST = "127.0.0.1"
 PORT = 8008
@@ -222,6 +232,9 @@ def site(live: bool) -> dict[str, Page]:
     """Return every file by its path below the root. ``live`` is whether a server answers queries about plans."""
     package = files("centaurus")
     pages = {path: _page(path, file) for path, file in _tree(package / "studio" / "static")}
+    frame = Template((package / "studio" / "frame.html").read_text(encoding="utf-8"))
+    for name in PAGES:
+        pages[name] = Page(TYPES[".html"], partial(_framed, name, pages[name], frame))
     for file in sorted((package / "pretrained").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".wasm"):
             pages[f"models/{file.name}"] = _page(file.name, file)
@@ -229,6 +242,16 @@ def site(live: bool) -> dict[str, Page]:
         pages[name] = _page(name, package / "assets" / name)
     pages["models.json"] = Page(TYPES[".json"], lambda: _json(describe_site(live)))
     return pages
+
+
+def _framed(name: str, page: Page, frame: Template) -> bytes:
+    """Return a page with what all pages have around their contents, the first line of which is the lead."""
+    title, description = PAGES[name]
+    lead, _, content = page.read().decode().partition("\n")
+    here = {name: ' aria-current="page"'}
+    links = "\n".join(f'<a href="{path}"{here.get(path, "")}>{PAGES[path][0]}</a>' for path in PAGES)
+    words = {"title": title, "script": title.lower(), "description": description, "lead": lead, "content": content}
+    return frame.substitute(words, policy=POLICY, links=links).encode()
 
 
 def describe_site(live: bool) -> dict[str, Any]:
