@@ -1,6 +1,6 @@
 // The network explorer: the shape of a network, its counts, and what training did to its layers.
 
-import { byId, element, fetchJson, short, showError, State, upTo, whole } from "./page.js";
+import { byId, element, fetchJson, short, showError, State, table, upTo, whole } from "./page.js";
 
 const WIDTH = 720;
 const HEIGHT = 292;
@@ -69,14 +69,8 @@ function time(ms) {
 }
 
 function showRows({ layers }) {
-  const caption = byId("rows").querySelector("caption");
   const head = ["Layer", "Kind", "Rate", "Channels in", "Channels out", "States"];
-  const rows = layers.map((layer, k) => [k + 1, layer.kind, `${layer.rate} Hz`, layer.in, layer.out, layer.states]);
-  byId("rows").replaceChildren(
-    caption,
-    element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value) => element("td", {}, String(value)))))),
-  );
+  table("rows", head, layers.map((layer, k) => [k + 1, layer.kind, `${layer.rate} Hz`, layer.in, layer.out, layer.states]));
 }
 
 function showTrained({ trained, layers }) {
