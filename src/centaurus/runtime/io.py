@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import struct
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
 from centaurus.audio.containers import ARECORD, is_streamed
 from centaurus.runtime.modelfile import PEAK
-from centaurus.system import OutputError, install_command
+from centaurus.system import AnyPath, OutputError, install_command
 
 Block = NDArray[np.float32]
 READ = 1 << 16  # bytes of one read, at most
@@ -302,7 +301,7 @@ class Source:
         return self.layout.channels
 
 
-def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
+def from_file(path: AnyPath, seconds: float = 1.0) -> Source:
     """Open an audio file in blocks of about ``seconds`` seconds. A truncated one is an error, at once or at its end."""
     about = info(path)
     if about.truncated:
@@ -313,7 +312,7 @@ def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
     return Source(str(path), layout, pieces, about.frames)
 
 
-def _complete(path: str | os.PathLike[str], frames: int, expected: int) -> Iterator[Block]:
+def _complete(path: AnyPath, frames: int, expected: int) -> Iterator[Block]:
     count = 0
     for block in blocks(path, frames):
         count += block.shape[-1]
@@ -399,11 +398,7 @@ def make_folder(path: Path) -> None:
 
 
 def open_writer(
-    path: str | os.PathLike[str],
-    layout: Layout,
-    frames: int | None = None,
-    overwrite: bool = False,
-    like: str | os.PathLike[str] | None = None,
+    path: AnyPath, layout: Layout, frames: int | None = None, overwrite: bool = False, like: AnyPath | None = None
 ) -> Writer:
     """Open an audio file to write blocks of a layout, atomically. ``frames`` is its length."""
     suffix = Path(path).suffix.lower()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model, read_settings, shipped_models
 from centaurus.runtime.onnxfile import inspect
 from centaurus.runtime.session import Session
-from centaurus.system import ContentError
+from centaurus.system import AnyPath, ContentError
 from centaurus.tasks import TASKS
 from centaurus.verification import Law, Verification
 
@@ -157,9 +155,6 @@ class Timing:
     xruns: int
     latency_ms: float
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def summary(name: str, settings: Settings, seconds: np.ndarray) -> Timing:
     """Return the figures of measured steps. Latency: a sample waits for its chunk to fill, then for 99 of 100 steps."""
@@ -181,10 +176,7 @@ def summary(name: str, settings: Settings, seconds: np.ndarray) -> Timing:
 
 
 def time_steps(
-    step: Callable[[np.ndarray], object],
-    chunk: int,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[np.ndarray], object], chunk: int, seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> np.ndarray:
     """Return the seconds of every step on noise by a clock, measured for about ``seconds`` seconds."""
     signal = 0.1 * np.random.default_rng(0).standard_normal((16, chunk)).astype(np.float32)
@@ -233,9 +225,6 @@ class Shipped:
     score: str
     licence: str
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def describe_shipped() -> list[Shipped]:
     """Return the shipped models, those that commands take by default first."""
@@ -260,7 +249,7 @@ def _describe(name: str) -> Shipped:
     )
 
 
-def read_card(path: str | os.PathLike[str]) -> tuple[dict[str, str], str]:
+def read_card(path: AnyPath) -> tuple[dict[str, str], str]:
     """Return a model card's front matter, the ``key: value`` lines between its first two ``---``, and its text."""
     lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
     fences = [number for number, line in enumerate(lines) if line.strip() == FENCE]

@@ -25,6 +25,7 @@ from centaurus.planner.named import NAMES, named_plan
 from centaurus.runtime.modelfile import KEY, find_model, read_settings
 from centaurus.runtime.onnxfile import inspect
 from centaurus.ssm.topology import EQUATIONS, Topology, topology
+from centaurus.system import AnyPath
 
 LARGEST_SIZE = 1 << 20
 MOST_OPERANDS = 6  # the search grows as 3^operands: six take about a second
@@ -272,7 +273,7 @@ def describe_models() -> list[dict[str, Any]]:
     return models
 
 
-def write_site(folder: str | os.PathLike[str]) -> list[Path]:
+def write_site(folder: AnyPath) -> list[Path]:
     """Write the whole site to a new or empty folder, with plans over a grid of sizes; return its files."""
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):

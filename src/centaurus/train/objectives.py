@@ -89,11 +89,7 @@ class Classify(Objective):
     monitor = "accuracy"
 
     def __init__(
-        self,
-        net: Classifier,
-        weights: str = "cross_entropy:1",
-        smoothing: float = 0.0,
-        teacher: Answers | None = None,
+        self, net: Classifier, weights: str = "cross_entropy:1", smoothing: float = 0.0, teacher: Answers | None = None
     ) -> None:
         super().__init__(net, read_weights(weights, ("cross_entropy", "taught")))
         if any(weight.name == "taught" for weight in self.weights) != (teacher is not None):
