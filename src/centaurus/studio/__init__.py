@@ -53,7 +53,7 @@ def answer_plan(query: Mapping[str, str], device: Device | str = "cpu") -> dict[
         "output": e.output,
         "sizes": dict(equation.sizes),
         "device": best.device,
-        "plan": _full(best),
+        "plan": _total(best) | {"steps": best.json()["steps"]},
         "runners_up": [_total(plan) for plan in best.runners_up],
         "named": {name: _total(plans[name]) for name in NAMES if name != "planned"},
         "rule": _rule(plans),
@@ -85,12 +85,8 @@ def grid() -> dict[str, Any]:
             answer = answer_plan({"equation": name} | asked, CPU)
             for plan in (answer["plan"], *answer["runners_up"], *answer["named"].values()):
                 _shorten(plan, summaries)
-            answers["/".join([name, *map(str, values)])] = {
-                "plan": answer["plan"],
-                "runners_up": answer["runners_up"],
-                "named": answer["named"],
-                "rule": answer["rule"],
-            }
+            kept = {key: answer[key] for key in ("plan", "runners_up", "named", "rule")}
+            answers["/".join([name, *map(str, values)])] = kept
     return {
         "device": CPU.name,
         "axes": {index: list(values) for index, values in GRID.items()},
@@ -153,29 +149,14 @@ def _rule(plans: Mapping[str, Plan]) -> str:
 
 def _cell(plans: Mapping[str, Plan]) -> dict[str, Any]:
     best = plans["planned"]
-    return {
-        "plan": best.summary(),
-        "seconds": best.seconds,
-        "paper": plans["paper"].seconds / best.seconds,
-        "rule": _rule(plans),
-    }
+    times = {"seconds": best.seconds, "paper": plans["paper"].seconds / best.seconds}
+    return {"plan": best.summary(), **times, "rule": _rule(plans)}
 
 
 def _total(plan: Plan) -> dict[str, Any]:
     """Return the summary and the estimates of a plan."""
-    return {
-        "name": plan.name,
-        "summary": plan.summary(),
-        "seconds": plan.seconds,
-        "forward_seconds": plan.forward_seconds,
-        "flops": plan.flops,
-        "peak_bytes": plan.peak_bytes,
-    }
-
-
-def _full(plan: Plan) -> dict[str, Any]:
-    """Return a plan with its steps."""
-    return _total(plan) | {"steps": plan.json()["steps"]}
+    estimates = {name: getattr(plan, name) for name in ("seconds", "forward_seconds", "flops", "peak_bytes")}
+    return {"name": plan.name, "summary": plan.summary(), **estimates}
 
 
 TYPES = {
@@ -232,6 +213,11 @@ class Page:
 def site(live: bool) -> dict[str, Page]:
     """Return every file by its path below the root. ``live`` is whether a server answers queries about plans."""
     package = files("centaurus")
+
+    def first() -> bytes:
+        """Return the data that pages load first: whether there is a server, the models, equations and default sizes."""
+        return _json({"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS})
+
     pages = {path: _page(path, file) for path, file in _tree(package / "studio" / "static")}
     frame = Template((package / "studio" / "frame.html").read_text(encoding="utf-8"))
     for name in PAGES:
@@ -241,7 +227,7 @@ def site(live: bool) -> dict[str, Page]:
             pages[f"models/{file.name}"] = _page(file.name, file)
     for name in ("demo.flac", "demo.json"):
         pages[name] = _page(name, package / "assets" / name)
-    pages["models.json"] = Page(TYPES[".json"], lambda: _json(describe_site(live)))
+    pages["models.json"] = Page(TYPES[".json"], first)
     return pages
 
 
@@ -253,11 +239,6 @@ def _framed(name: str, page: Page, frame: Template) -> bytes:
     links = "\n".join(f'<a href="{path}"{here.get(path, "")}>{PAGES[path][0]}</a>' for path in PAGES)
     words = {"title": title, "script": title.lower(), "description": description, "lead": lead, "content": content}
     return frame.substitute(words, policy=POLICY, links=links).encode()
-
-
-def describe_site(live: bool) -> dict[str, Any]:
-    """Return the data that pages load first: whether there is a server, the models, equations and default sizes."""
-    return {"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS}
 
 
 def describe_models() -> list[dict[str, Any]]:
