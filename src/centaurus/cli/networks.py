@@ -82,11 +82,8 @@ def _show_networks(rate: int, json: bool) -> None:
 
     reports = {name: count(build(name), rate) for name in names()}
     if json:
-        rows = [
-            {"name": name, "parameters": r.parameters, "flops_per_second": r.flops_per_second}
-            for name, r in reports.items()
-        ]
-        output.show_json(rows)
+        shown = ("parameters", "flops_per_second")
+        output.show_json([{"name": name} | {key: getattr(r, key) for key in shown} for name, r in reports.items()])
         return
     output.show_table(
         ["name", "parameters", "MFLOPs/s"],
@@ -356,18 +353,9 @@ def bench(
         memory, size = weigh(path), path.stat().st_size
     algorithmic = 1e3 * settings.latency / settings.rate
     if json:
-        output.show_json(
-            {
-                "model": settings.name,
-                "task": settings.task,
-                "rate": settings.rate,
-                "chunk": settings.chunk,
-                "file_bytes": size,
-                "memory_bytes": memory,
-                "algorithmic_latency_ms": algorithmic,
-                "runs": [asdict(row) for row in rows],
-            }
-        )
+        about = {name: getattr(settings, name) for name in ("task", "rate", "chunk")}
+        sizes = {"file_bytes": size, "memory_bytes": memory, "algorithmic_latency_ms": algorithmic}
+        output.show_json({"model": settings.name, **about, **sizes, "runs": [asdict(row) for row in rows]})
         return
     output.show(
         f"{settings.name}: a {settings.task} in steps of {settings.chunk} samples, "

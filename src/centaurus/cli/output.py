@@ -31,17 +31,9 @@ if TYPE_CHECKING:
 FAILED, USAGE, INPUT, MODEL, OUTPUT, DEVICE = 1, 2, 3, 4, 5, 6
 INTERRUPTED, CLOSED_PIPE, TERMINATED = 130, 141, 143
 # By name, so that nothing has to be imported for them.
-CODES = {
-    "AudioError": INPUT,
-    "SessionError": MODEL,
-    "ModelError": MODEL,
-    "MissingModelError": MODEL,
-    "RunError": MODEL,
-    "OutputError": OUTPUT,
-    "DiskError": OUTPUT,
-    "TrainingError": FAILED,
-    "DeviceError": DEVICE,
-}
+CODES = {"AudioError": INPUT, "TrainingError": FAILED, "DeviceError": DEVICE}
+CODES |= dict.fromkeys(("SessionError", "ModelError", "MissingModelError", "RunError"), MODEL)
+CODES |= dict.fromkeys(("OutputError", "DiskError"), OUTPUT)
 WINDOWS = os.name == "nt"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PIPE = "-"

@@ -164,12 +164,8 @@ def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
             f"Denoised in pieces of 10 ms, like a live stream, with {1000 * job.latency:g} ms of latency.\n"
         )
     files_written = {"noisy": out / "noisy.wav", "denoised": out / "denoised.wav", "picture": picture}
-    return {
-        "si_sdr": scores,
-        "audio_seconds": noisy.seconds,
-        "latency_seconds": job.latency,
-        "files": {name: path and str(path) for name, path in files_written.items()},
-    }
+    named = {name: path and str(path) for name, path in files_written.items()}
+    return {"si_sdr": scores, "audio_seconds": noisy.seconds, "latency_seconds": job.latency, "files": named}
 
 
 def _in_pieces(job: Any, x: NDArray[np.float32], rate: int) -> NDArray[np.float32]:

@@ -5,17 +5,7 @@
 ``example(index, rng)``, whose every number is a function of the epoch, the index and the generator.
 """
 
-from centaurus.data.corpus import (
-    Clip,
-    Corpus,
-    Faults,
-    cache_folder,
-    checked,
-    load,
-    measured,
-    open_pack,
-    prepared,
-)
+from centaurus.data.corpus import Clip, Corpus, Faults, checked, load, measured, open_pack, prepared
 from centaurus.data.index import Index, open_index, without_leaks
 from centaurus.data.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
 from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
@@ -36,7 +26,6 @@ __all__ = [
     "Spoken",
     "Utterances",
     "Variation",
-    "cache_folder",
     "checked",
     "load",
     "measured",

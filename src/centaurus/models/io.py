@@ -67,12 +67,8 @@ def save(net: Layer, path: AnyPath) -> None:
     """
     check_layer(net, "save takes a centaurus layer or network")
     if isinstance(net, Network):
-        words = {
-            "version": str(TABLE_FORMAT),
-            "task": net.task,
-            "table": json.dumps(asdict(net.table)),
-            "settings": json.dumps(net.settings),
-        }
+        words = {"version": str(TABLE_FORMAT), "task": net.task}
+        words |= {"table": json.dumps(asdict(net.table)), "settings": json.dumps(net.settings)}
     else:
         words = {"version": str(TREE_FORMAT), "tree": json.dumps(describe(net))}
     write_file(path, pack(net.state_dict(), {"kind": KIND} | words))

@@ -237,16 +237,9 @@ def _describe(name: str) -> Shipped:
     path = find_model(name)
     settings = read_settings(inspect(path).metadata[KEY], path)
     task, (card, _) = TASKS[settings.task], read_card(path.with_suffix(".md"))
-    return Shipped(
-        name=name,
-        command=task.command,
-        default=name == task.model,
-        rate=settings.rate,
-        latency=settings.latency / settings.rate,
-        bytes=path.stat().st_size,
-        score=card["score"],
-        licence=card["license"],
-    )
+    latency, size = settings.latency / settings.rate, path.stat().st_size
+    default = name == task.model
+    return Shipped(name, task.command, default, settings.rate, latency, size, card["score"], card["license"])
 
 
 def read_card(path: AnyPath) -> tuple[dict[str, str], str]:

@@ -199,13 +199,11 @@ class Binding:
 
     def __init__(self) -> None:
         self.addresses: dict[str, int] = {}
-        self.numbers: dict[str, int] = {}
         self.rows = 0
 
     def bind_input(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
         self.addresses[name.partition(".")[0]] = address
-        self.numbers[name.partition(".")[0]] = int(np.prod(shape[1:]))
+
         self.rows = shape[0]
 
-    def bind_output(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
-        self.bind_input(name, device, index, kind, shape, address)
+    bind_output = bind_input
