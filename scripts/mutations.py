@@ -147,8 +147,8 @@ MUTATIONS = (
     Mutation(
         "tile size of the program",
         "kernels/program.py",
-        "self.plan.tile_bytes // (4 * largest)",
-        "self.plan.tile_bytes // largest",
+        "self.plan.tile_bytes // (4 * largest * ",
+        "self.plan.tile_bytes // (largest * ",
         "tests/kernels/test_program.py::test_a_tile_holds_as_many_rows_as_fit_the_cache",
     ),
     Mutation(
