@@ -216,18 +216,11 @@ def save_png(path: AnyPath, signals: Mapping[str, Samples], rate: int, overwrite
     figure: Any = Figure(figsize=(10, 0.8 + 2.3 * len(pictures)), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(pictures), 1, sharex=True, squeeze=False)[:, 0]
+    style: dict[str, Any] = {"origin": "lower", "aspect": "auto", "cmap": "magma", "interpolation": "nearest"}
+    style |= {"vmin": loudest - FLOOR, "vmax": loudest}
     for axis, (name, picture) in zip(axes, pictures.items(), strict=True):
         seconds = max(1, len(signals[name])) / rate
-        image = axis.imshow(
-            picture,
-            origin="lower",
-            aspect="auto",
-            cmap="magma",
-            vmin=loudest - FLOOR,
-            vmax=loudest,
-            extent=(0.0, seconds, 0.0, rate / 2000),
-            interpolation="nearest",
-        )
+        image = axis.imshow(picture, extent=(0.0, seconds, 0.0, rate / 2000), **style)
         axis.set_title(name, loc="left", fontsize=10)
         axis.set_ylabel("kHz")
     axes[-1].set_xlabel("seconds")

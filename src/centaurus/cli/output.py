@@ -116,7 +116,6 @@ def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Cal
     Nothing is shown where standard output is piped: the other program's lines would overwrite the bar. Without a
     total the bar shows activity only, and with a ``unit`` the number done.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)

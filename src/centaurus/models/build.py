@@ -405,16 +405,15 @@ def _blocks(rows: Sequence[Row], channels: int, module: Callable[[int], Layer] |
     blocks: list[Layer] = []
     for row in rows:
         body = state_space(row, channels, channels)
-        shrinks = row.resample > 1 or row.channels != channels
-        block = nn.Block(body, channels, nn.Serial(), resample=_shrink(channels, row) if shrinks else None)
+
+        resample: Layer | None = None
+        if row.resample > 1 or row.channels != channels:
+            conv = nn.Down(channels, row.channels, row.resample, bias=True)
+            resample = nn.Serial({"conv": conv, "norm": nn.LayerNorm(row.channels, activate=True)})
+        block = nn.Block(body, channels, nn.Serial(), resample=resample)
         channels = row.channels
         blocks.append(block if module is None else nn.Serial({"block": block, "module": module(channels)}))
     return blocks, channels
-
-
-def _shrink(channels: int, row: Row) -> nn.Serial:
-    conv = nn.Down(channels, row.channels, row.resample, bias=True)
-    return nn.Serial({"conv": conv, "norm": nn.LayerNorm(row.channels, activate=True)})
 
 
 def _gated(row: Row, channels: int) -> nn.Gated:

@@ -288,11 +288,6 @@ class Mask(Composite):
         self.hop, self.delay = body.hop, body.delay
         self.cost = Counts(flops=8 * (bins + (taps - 1) * low))
 
-    @property
-    def mask_channels(self) -> int:
-        """How many channels the body gives."""
-        return 2 * (self.bins + (self.taps - 1) * self.low)
-
     def arguments(self) -> dict[str, Any]:
         several = {"taps": self.taps, "low": self.low} if self.taps > 1 else {}
         return {"body": self.body, "bins": self.bins} | several
@@ -312,7 +307,7 @@ class Mask(Composite):
         check_channels("Mask", u, 2 * self.bins)
         first, second, *rest = inner(state, 2 if self.taps == 1 else 3)
         mask, first = self.body.run(u, first, keep)
-        check_channels("Mask's product", mask, self.mask_channels)
+        check_channels("Mask's product", mask, 2 * (self.bins + (self.taps - 1) * self.low))
         u, second = self.wait.run(u, second, keep)
         re, im = u[:, : self.bins], u[:, self.bins :]
         a, b = mask[:, : self.bins], mask[:, self.bins : 2 * self.bins]

@@ -144,7 +144,9 @@ class Reader:
             elif name == b"ds64" and 16 <= size <= 1024:
                 long = struct.unpack("<Q", self._read_exactly(size + size % 2)[8:16])[0]
             else:
-                self._skip(size + size % 2)
+                left = size + size % 2
+                while left:
+                    left -= len(self._read_exactly(min(left, READ)))
         if layout is None:
             raise AudioError("its WAV header has the samples before their format", self.name)
         length = long if size == UNKNOWN and long else size
@@ -174,10 +176,6 @@ class Reader:
                 raise AudioError(what, self.name)
             data += more
         return data
-
-    def _skip(self, count: int) -> None:
-        while count:
-            count -= len(self._read_exactly(min(count, READ)))
 
 
 def _read_available(stream: BinaryIO, count: int) -> bytes:
@@ -271,14 +269,7 @@ class Microphone:
                 yield self._recorded.get()
 
 
-SUBTYPES = {
-    Encoding.U8: "PCM_U8",
-    Encoding.S16: "PCM_16",
-    Encoding.S24: "PCM_24",
-    Encoding.S32: "PCM_32",
-    Encoding.F32: "FLOAT",
-    Encoding.F64: "DOUBLE",
-}
+SUBTYPES = dict(zip(Encoding, ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"), strict=True))
 """The encodings by libsndfile's names."""
 
 
