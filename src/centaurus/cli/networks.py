@@ -355,7 +355,7 @@ def bench(
     if json:
         about = {name: getattr(settings, name) for name in ("task", "rate", "chunk")}
         sizes = {"file_bytes": size, "memory_bytes": memory, "algorithmic_latency_ms": algorithmic}
-        output.show_json({"model": settings.name, **about, **sizes, "runs": [asdict(row) for row in rows]})
+        output.show_json({"model": settings.name, **about, **sizes, "runs": [row.json() for row in rows]})
         return
     output.show(
         f"{settings.name}: a {settings.task} in steps of {settings.chunk} samples, "

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +155,9 @@ class Timing:
     max_ms: float
     xruns: int
     latency_ms: float
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def summary(name: str, settings: Settings, seconds: np.ndarray) -> Timing:
