@@ -34,8 +34,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     token: Annotated[str | None, typer.Option(envvar="CENTAURUS_TOKEN", help="Token that clients must send.")] = None,
     streams: Annotated[
-        int | None,
-        typer.Option(min=1, help="At most this many streams.", show_default="as measured for one core"),
+        int | None, typer.Option(min=1, help="At most this many streams.", show_default="as measured for one core")
     ] = None,
     origin: Annotated[
         list[str] | None, typer.Option(help="A web origin whose pages may connect without a token.")

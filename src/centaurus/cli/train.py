@@ -428,8 +428,7 @@ def export(
         str, typer.Argument(help="A model file, a shipped model's name, or a network such as denoiser/hybrid.")
     ],
     file: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="model.onnx, model.c with model.h beside it, or model.wasm."),
+        Path, typer.Option("--output", "-o", help="model.onnx, model.c with model.h beside it, or model.wasm.")
     ],
     chunk: Annotated[
         list[int] | None,

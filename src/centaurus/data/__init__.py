@@ -12,28 +12,7 @@ from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
 from centaurus.data.rows import Mixing, Mixtures, Pairs, Utterances
 
 __all__ = [
-    "LAYOUTS",
-    "Clip",
-    "Corpus",
-    "Faults",
-    "Index",
-    "Keywords",
-    "Mixing",
-    "Mixtures",
-    "Pairs",
-    "Phrases",
-    "Phrasing",
-    "Spoken",
-    "Utterances",
-    "Variation",
-    "checked",
-    "load",
-    "measured",
-    "open_corpus",
-    "open_index",
-    "open_pack",
-    "pairs",
-    "prepared",
-    "recognise",
-    "without_leaks",
-]
+    "LAYOUTS", "Clip", "Corpus", "Faults", "Index", "Keywords", "Mixing", "Mixtures", "Pairs", "Phrases",
+    "Phrasing", "Spoken", "Utterances", "Variation", "checked", "load", "measured", "open_corpus", "open_index",
+    "open_pack", "pairs", "prepared", "recognise", "without_leaks",
+]  # fmt: skip

@@ -7,26 +7,7 @@ from centaurus.models.tables import ClassifierTable, DenoiserTable, RecognizerTa
 from centaurus.verification import Verification
 
 __all__ = [
-    "Classifier",
-    "ClassifierTable",
-    "Denoiser",
-    "DenoiserTable",
-    "Network",
-    "Recognizer",
-    "RecognizerTable",
-    "Row",
-    "SpectralTable",
-    "SpotterTable",
-    "Verification",
-    "build",
-    "classifier",
-    "count",
-    "denoiser",
-    "load",
-    "load_network",
-    "names",
-    "recognizer",
-    "save",
-    "shipped",
-    "verify",
-]
+    "Classifier", "ClassifierTable", "Denoiser", "DenoiserTable", "Network", "Recognizer", "RecognizerTable", "Row",
+    "SpectralTable", "SpotterTable", "Verification", "build", "classifier", "count", "denoiser", "load",
+    "load_network", "names", "recognizer", "save", "shipped", "verify",
+]  # fmt: skip
