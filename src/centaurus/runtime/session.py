@@ -100,7 +100,7 @@ class Session:
         self._taken: set[int] = set()
         self._arrays = Arrays(self._engine, self.settings, batch)
         self._audio, self._output, self._states = self._arrays.audio, self._arrays.output, self._arrays.states
-        self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step
+        self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step, allocated once
         self.reset()
 
     def process(self, x: ArrayLike) -> Samples:
@@ -146,7 +146,9 @@ class Session:
                 f"a step takes up to {self.batch} rows of {self.settings.chunk} samples with none waiting, "
                 f"got shape {x.shape} for {count} rows and {self._waiting} samples waiting"
             )
-        some = self._some(count)
+        if count not in self._fewer:
+            self._fewer[count] = Arrays(self._engine, self.settings, count)
+        some = self._fewer[count]
         index = np.asarray(self._checked(rows))
         some.audio[:, 0] = self._limited(x)
         for mine, all_rows in zip(some.states[0], self._states[self._turn], strict=True):
@@ -157,12 +159,6 @@ class Session:
         for row in rows:
             self.samples[row] += self.settings.chunk
         return some.output.copy()
-
-    def _some(self, count: int) -> Arrays:
-        """Return the arrays for a step of that many rows, allocated once."""
-        if count not in self._fewer:
-            self._fewer[count] = Arrays(self._engine, self.settings, count)
-        return self._fewer[count]
 
     def flush(self) -> Samples:
         """Return the frames of the samples still waiting, padded with zeros, shaped like the last, and reset."""
