@@ -112,10 +112,7 @@ def demo(
     results["spot"] = _spot(spotter, clips, json)
     results["transcribe"] = _transcribe(recogniser, clips, json)
     if find_spec("torch") is not None:
-        import torch
-
-        torch.manual_seed(0)
-        results |= {"layer": _layer(json), "network": _network(json)}
+        results |= _plan_and_stream(json)
     if json:
         output.show_json(results)
 
@@ -243,8 +240,15 @@ def _confidence(keywords: list[Keyword], word: dict[str, Any]) -> float | None:
     return max((k.confidence for k in near), default=None)
 
 
+def _plan_and_stream(quiet: bool) -> dict[str, Any]:
+    """Plan and train a layer for one step, then stream a denoiser piece by piece and compare with the whole."""
+    import torch
+
+    torch.manual_seed(0)
+    return {"layer": _layer(quiet), "network": _network(quiet)}
+
+
 def _layer(quiet: bool) -> dict[str, Any]:
-    """Plan a layer and train it for one step."""
     import torch
 
     import centaurus as ct
@@ -260,7 +264,6 @@ def _layer(quiet: bool) -> dict[str, Any]:
 
 
 def _network(quiet: bool) -> dict[str, Any]:
-    """Stream a denoiser piece by piece and compare with the whole signal."""
     import torch
 
     import centaurus as ct
