@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,7 +292,7 @@ def srt(captions: Iterable[Cue]) -> str:
 
 def vtt(captions: Iterable[Cue]) -> str:
     """Return WebVTT text: times with a point, markup characters escaped."""
-    entries = (f"\n{clock(cue.start, '.')} --> {clock(cue.end, '.')}\n{_escape(cue.text)}\n" for cue in captions)
+    entries = (f"\n{clock(cue.start)} --> {clock(cue.end)}\n{escape(cue.text, quote=False)}\n" for cue in captions)
     return "WEBVTT\n" + "".join(entries)
 
 
@@ -299,10 +300,6 @@ def clock(seconds: float, point: str = ".") -> str:
     """Return hours, minutes, seconds and milliseconds: 00:01:02.345."""
     ms = round(seconds * 1000)
     return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{point}{ms % 1000:03}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 LONGEST_WINDOW = 60.0  # seconds: a keyword is shorter than that, and its frames are all kept

@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+AnyPath = str | os.PathLike[str]
+"""A path as text or as an object that has one."""
 EXTRAS = {
     "torch": ("torch", "safetensors"),
     "export": ("onnx",),
@@ -31,19 +33,10 @@ EXTRAS = {
 """The optional packages of each extra of ``centaurus-ssm``."""
 HUB = "hf:"  # before the name of a model on the Hugging Face Hub
 WITH_TORCH = ("export", "train")  # extras that include the extra torch
-
-
 WINDOWS = os.name == "nt"
 RENAME_PAUSES = (0.01, 0.1, 0.5, 1.0)  # seconds between attempts: scanners hold a new file for less than a second
-RESERVED = {
-    "CON",
-    "PRN",
-    "AUX",
-    "NUL",
-    "CONIN$",
-    "CONOUT$",
-    *(port + n for port in ("COM", "LPT") for n in "123456789¹²³"),
-}
+PORTS = tuple(port + n for port in ("COM", "LPT") for n in "123456789¹²³")
+RESERVED = {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$", *PORTS}  # names of devices on Windows
 STEM = "model"
 SUFFIXES = (".safetensors", ".onnx")
 CARDS = ("{stem}.md", "card.md")  # beside a model, in this order
@@ -52,7 +45,7 @@ CARDS = ("{stem}.md", "card.md")  # beside a model, in this order
 class FileError(Exception):
     """An error about a file: ``reason`` says what is wrong, ``path`` which file it is, if any; the message has both."""
 
-    def __init__(self, reason: str, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, reason: str, path: AnyPath | None = None) -> None:
         super().__init__(reason if path is None else f"{os.fspath(path)}: {reason}")
         self.reason, self.path = reason, None if path is None else Path(path)
 
@@ -73,9 +66,7 @@ class MissingModelError(FileError, FileNotFoundError):
 
 
 @contextmanager
-def replacing(
-    path: str | os.PathLike[str], overwrite: bool = True, like: str | os.PathLike[str] | None = None
-) -> Iterator[Path]:
+def replacing(path: AnyPath, overwrite: bool = True, like: AnyPath | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that takes its name if the block succeeds and is removed if it raises.
 
     The write is atomic. The mode is that of the file it replaces, else that of ``like`` within the umask, else the
@@ -138,7 +129,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
         raise OutputError("exists already; overwriting was not asked for", target)
 
 
-def _set_mode(temporary: Path, target: Path, like: str | os.PathLike[str] | None) -> None:
+def _set_mode(temporary: Path, target: Path, like: AnyPath | None) -> None:
     """Set the mode that the umask asks for, which those of mkstemp and of libraries do not follow."""
     mask = os.umask(0)
     os.umask(mask)
@@ -151,7 +142,7 @@ def _set_mode(temporary: Path, target: Path, like: str | os.PathLike[str] | None
     os.chmod(temporary, mode)
 
 
-def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
+def write_file(path: AnyPath, data: str | bytes) -> None:
     """Write text (UTF-8) or bytes to a file atomically, and sync it to disk."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         # A name that is not UTF-8 is written with the bytes that it has.
@@ -160,12 +151,17 @@ def write_file(path: str | os.PathLike[str], data: str | bytes) -> None:
         os.fsync(file.fileno())
 
 
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def package_version() -> str:
     """Return the version of the installed package; one of its own for a source tree that is not installed."""
-    try:
-        return metadata.version("centaurus-ssm")
-    except metadata.PackageNotFoundError:
-        return "0.0.0+source"
+    return installed_version("centaurus-ssm") or "0.0.0+source"
 
 
 def shipped_models(suffix: str) -> list[str]:
@@ -175,7 +171,7 @@ def shipped_models(suffix: str) -> list[str]:
     return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
 
 
-def find_model(model: str | os.PathLike[str], suffix: str) -> Path:
+def find_model(model: AnyPath, suffix: str) -> Path:
     """Return the path of a model given by its file, by ``hf:user/model``, or by the name of a shipped one."""
     if str(model).startswith(HUB):
         return download_model(str(model), suffix)
@@ -274,7 +270,7 @@ def _packages(name: str) -> tuple[str, ...]:
     return (*(EXTRAS["torch"] if name in WITH_TORCH else ()), *EXTRAS[name])
 
 
-def push(model: str | os.PathLike[str], repository: str, private: bool = False) -> list[str]:
+def push(model: AnyPath, repository: str, private: bool = False) -> list[str]:
     """Upload a model's file, its other form and its card if they lie beside it; return the names in the repository.
 
     ``repository`` is ``user/model``; it is made if it does not exist. The token is the one that ``hf auth login``
@@ -296,7 +292,7 @@ def push(model: str | os.PathLike[str], repository: str, private: bool = False) 
     return sorted(sources)
 
 
-def find_files(model: str | os.PathLike[str]) -> dict[str, Path]:
+def find_files(model: AnyPath) -> dict[str, Path]:
     """Return what to upload by its name in the repository, for a model's file or the name of a shipped one."""
     path = find_model(model, SUFFIXES[-1])
     if path.suffix not in SUFFIXES:

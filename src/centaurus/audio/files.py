@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from centaurus.audio.containers import Spliced, survey
 from centaurus.audio.signal import resample
-from centaurus.system import FileError, OutputError, replacing
+from centaurus.system import AnyPath, FileError, OutputError, replacing
 
 Samples = NDArray[np.float32]
 
@@ -30,7 +29,6 @@ MOST_VORBIS_RATE = 192_000  # libvorbis crashes above 200 kHz
 OPUS_RATES = (8000, 12_000, 16_000, 24_000, 48_000)
 EXTENSIONS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".w64", ".rf64")
 FORMATS = {"oga": "OGG", "opus": "OGG", "aif": "AIFF", "aifc": "AIFF"}  # where a suffix is not the format's name
-EXACT = {"MP3": False}  # formats that pad the end; all others have exactly the frames that were written
 
 
 class AudioError(FileError, ValueError):
@@ -71,13 +69,13 @@ class Info:
         return self.frames / self.rate
 
 
-def info(path: str | os.PathLike[str]) -> Info:
+def info(path: AnyPath) -> Info:
     """Return rate, channels, length and format of a file, without decoding it."""
     with opened(path) as file:
         return Info(Path(path), file.samplerate, file.channels, file.frames, file.format, file.subtype, file.truncated)
 
 
-def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
+def read(path: AnyPath, rate: int | None = None) -> Audio:
     """Return a whole file as float32, resampled to ``rate`` if one is given. A truncated file is an error."""
     with opened(path) as file:
         if file.truncated:
@@ -91,7 +89,7 @@ def read(path: str | os.PathLike[str], rate: int | None = None) -> Audio:
     return Audio(samples, own)
 
 
-def blocks(path: str | os.PathLike[str], frames: int) -> Iterator[Samples]:
+def blocks(path: AnyPath, frames: int) -> Iterator[Samples]:
     """Yield a file in pieces of (channels, frames), the last one shorter; memory does not grow with the file."""
     if frames < 1:
         raise ValueError(f"a block needs at least one frame, not {frames}")
@@ -114,7 +112,7 @@ class _Forward(soundfile.SoundFile):
 class Decoder:
     """An audio file open for reading, with all its parts (``containers``) concatenated."""
 
-    def __init__(self, path: str | os.PathLike[str], raw: BinaryIO) -> None:
+    def __init__(self, path: AnyPath, raw: BinaryIO) -> None:
         self.path = Path(path)
         layout = survey(raw, os.fstat(raw.fileno()).st_size)
         self.truncated = layout.cut
@@ -201,14 +199,14 @@ class Writer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         rate: int,
         channels: int = 1,
         format: str | None = None,
         subtype: str | None = None,
         overwrite: bool = False,
         large: bool = False,
-        like: str | os.PathLike[str] | None = None,
+        like: AnyPath | None = None,
     ) -> None:
         self.path = Path(path)
         self.channels = channels
@@ -263,9 +261,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         failure = error
         try:
             self._file.close()
@@ -287,12 +283,13 @@ class Writer:
         with opened(self._temporary) as file:
             if file.truncated:
                 raise AudioError(file.truncated)
-            there = 0 if self.format == "MP3" else max(0, self.frames - file.samplerate)  # MP3: see _Forward
+            padded = self.format == "MP3"  # at its end; and see _Forward
+            there = 0 if padded else max(0, self.frames - file.samplerate)
             if there:
                 file.seek(there)
             while read := file.read(file.samplerate).shape[-1]:
                 there += read
-            if there < self.frames or (file.frames != self.frames and EXACT.get(self.format, True)):
+            if there < self.frames or (file.frames != self.frames and not padded):
                 raise AudioError(f"only {there} of {self.frames} frames can be read back")
 
     def _leave(self, error: BaseException | None) -> None:
@@ -330,7 +327,7 @@ def _downgrade(path: Path) -> None:
 
 
 def write(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     samples: ArrayLike,
     rate: int,
     format: str | None = None,
@@ -343,7 +340,7 @@ def write(
         file.write(x)
 
 
-def opened(path: str | os.PathLike[str]) -> Decoder:
+def opened(path: AnyPath) -> Decoder:
     """Open a regular file for reading; ``AudioError`` says why it cannot be. Devices and pipes are refused."""
     try:
         mode = os.stat(path).st_mode
@@ -367,7 +364,7 @@ def opened(path: str | os.PathLike[str]) -> Decoder:
         raise
 
 
-def _native(path: str | os.PathLike[str]) -> str | bytes:
+def _native(path: AnyPath) -> str | bytes:
     """Return a path as soundfile takes it: bytes where names need not be text."""
     return os.fspath(path) if os.name == "nt" else os.fsencode(path)
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from centaurus.system import extra, plot_style, replacing
+from centaurus.system import AnyPath, extra, plot_style, replacing
 
 Signal = NDArray[np.floating[Any]]
 Samples = NDArray[np.float32]
@@ -201,7 +200,7 @@ def spectrogram(x: Samples, columns: int = COLUMNS) -> Samples:
     return (10 * np.log10(mean.T + 1e-12)).astype(np.float32)
 
 
-def save_png(path: str | os.PathLike[str], signals: Mapping[str, Samples], rate: int, overwrite: bool = True) -> None:
+def save_png(path: AnyPath, signals: Mapping[str, Samples], rate: int, overwrite: bool = True) -> None:
     """Write spectrograms of the signals, one above the other, each under its name (extra ``plot``).
 
     The colours stand for the same dB in all of them.

@@ -419,12 +419,8 @@ def _write_transcript(words: list[Word], form: Format, name: str | None = None) 
 
 
 def _word_data(word: Word) -> dict[str, Any]:
-    return {
-        "word": word.text,
-        "start": round(word.start, 3),
-        "end": round(word.end, 3),
-        "confidence": round(word.confidence, 4),
-    }
+    times = {"start": round(word.start, 3), "end": round(word.end, 3)}
+    return {"word": word.text, **times, "confidence": round(word.confidence, 4)}
 
 
 class Live:

@@ -31,19 +31,12 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, or a model file.")]
 File = Annotated[str, typer.Argument(help="A network such as denoiser/hybrid, a model file, or an ONNX file.")]
 Rate = Annotated[int, typer.Option(min=1, help="Sample rate in Hz.")]
-UNITS = {
-    "gemm": "FLOP/s",
-    "complex_gemm": "FLOP/s",
-    "matrix": "s",
-    "fft": "FLOP/s",
-    "bandwidth": "B/s",
-    "transpose": "B/s",
-    "fresh": "B/s",
-    "exp": "1/s",
-    "call": "s",
+UNITS = {  # of the rates of a device
+    **dict.fromkeys(("gemm", "complex_gemm", "fft", "spectra"), "FLOP/s"),
+    **dict.fromkeys(("bandwidth", "transpose", "fresh"), "B/s"),
+    **dict.fromkeys(("exp", "scan"), "1/s"),
+    **dict.fromkeys(("matrix", "call"), "s"),
     "tile_bytes": "B",
-    "scan": "1/s",
-    "spectra": "FLOP/s",
 }
 MOST_NUMBERS = 1 << 48  # of all indices together: 2,000 times the memory of a large machine
 
@@ -73,7 +66,7 @@ def models(
 
     shipped = describe_shipped()
     if json:
-        output.show_json([model.json() for model in shipped])
+        output.show_json([asdict(model) for model in shipped])
         return
     columns = ["name", "command", "kHz", "ms", "size", "score", "licence"]
     rows = [
@@ -89,11 +82,8 @@ def _show_networks(rate: int, json: bool) -> None:
 
     reports = {name: count(build(name), rate) for name in names()}
     if json:
-        rows = [
-            {"name": name, "parameters": r.parameters, "flops_per_second": r.flops_per_second}
-            for name, r in reports.items()
-        ]
-        output.show_json(rows)
+        shown = ("parameters", "flops_per_second")
+        output.show_json([{"name": name} | {key: getattr(r, key) for key in shown} for name, r in reports.items()])
         return
     output.show_table(
         ["name", "parameters", "MFLOPs/s"],
@@ -195,9 +185,11 @@ def plan(
     Also for an expression; nothing is run.
     """
     check_file(name)
+    from centaurus.ssm import EQUATIONS
+
     if "->" in name and "_" not in name:
         output.show_report(_plan_of_expression(name, batch, length, read_sizes(sizes)), json)
-    elif "->" in name or sizes or is_topology(name):
+    elif "->" in name or sizes or name in EQUATIONS:
         output.show_report(_plan_of_layer(name, batch, length, read_sizes(sizes)), json)
     else:
         _show_network(name, batch, length, steps, json)
@@ -313,23 +305,13 @@ def calibrate(
         return
     keys = list(next(iter(measured.values())))
     rows = [[key, *(_rate(rates[key], UNITS.get(key, "")) for rates in measured.values())] for key in keys]
-    output.show_table(["rate", *(str(n) if isinstance(n, str) else _threads(n) for n in measured)], rows)
+    columns = [n if isinstance(n, str) else f"{n} threads" if n > 1 else "1 thread" for n in measured]
+    output.show_table(["rate", *columns], rows)
     output.show(f"Stored in {' and '.join(str(Device.path(n)) for n in measured)}")
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def _rate(value: object, unit: str) -> str:
     return f"{value:.3g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()
-
-
-def is_topology(name: str) -> bool:
-    """Return whether this is the name of a topology."""
-    from centaurus.ssm import EQUATIONS
-
-    return name in EQUATIONS
 
 
 def bench(
@@ -371,18 +353,9 @@ def bench(
         memory, size = weigh(path), path.stat().st_size
     algorithmic = 1e3 * settings.latency / settings.rate
     if json:
-        output.show_json(
-            {
-                "model": settings.name,
-                "task": settings.task,
-                "rate": settings.rate,
-                "chunk": settings.chunk,
-                "file_bytes": size,
-                "memory_bytes": memory,
-                "algorithmic_latency_ms": algorithmic,
-                "runs": [row.json() for row in rows],
-            }
-        )
+        about = {name: getattr(settings, name) for name in ("task", "rate", "chunk")}
+        sizes = {"file_bytes": size, "memory_bytes": memory, "algorithmic_latency_ms": algorithmic}
+        output.show_json({"model": settings.name, **about, **sizes, "runs": [row.json() for row in rows]})
         return
     output.show(
         f"{settings.name}: a {settings.task} in steps of {settings.chunk} samples, "
@@ -402,23 +375,17 @@ def bench(
 def _show_environment(json: bool) -> None:
     """Show the machine, the versions, the threads and whether the native kernels are used."""
     import platform
-    from importlib.metadata import PackageNotFoundError, version
 
     from centaurus.native.build import status
-
-    def installed(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
+    from centaurus.system import installed_version
 
     native = status()
     environment: dict[str, object] = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "torch": installed("torch"),
-        "onnxruntime": installed("onnxruntime"),
     }
+    for package in ("torch", "onnxruntime"):
+        environment[package] = installed_version(package) or "not installed"
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CENTAURUS_NATIVE"):
         environment[name] = os.environ.get(name, "")
     if json:

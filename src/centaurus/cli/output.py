@@ -31,17 +31,9 @@ if TYPE_CHECKING:
 FAILED, USAGE, INPUT, MODEL, OUTPUT, DEVICE = 1, 2, 3, 4, 5, 6
 INTERRUPTED, CLOSED_PIPE, TERMINATED = 130, 141, 143
 # By name, so that nothing has to be imported for them.
-CODES = {
-    "AudioError": INPUT,
-    "SessionError": MODEL,
-    "ModelError": MODEL,
-    "MissingModelError": MODEL,
-    "RunError": MODEL,
-    "OutputError": OUTPUT,
-    "DiskError": OUTPUT,
-    "TrainingError": FAILED,
-    "DeviceError": DEVICE,
-}
+CODES = {"AudioError": INPUT, "TrainingError": FAILED, "DeviceError": DEVICE}
+CODES |= dict.fromkeys(("SessionError", "ModelError", "MissingModelError", "RunError"), MODEL)
+CODES |= dict.fromkeys(("OutputError", "DiskError"), OUTPUT)
 WINDOWS = os.name == "nt"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PIPE = "-"
@@ -124,7 +116,6 @@ def progress_bar(what: str, total: float | None, unit: str = "") -> Iterator[Cal
     Nothing is shown where standard output is piped: the other program's lines would overwrite the bar. Without a
     total the bar shows activity only, and with a ``unit`` the number done.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)

@@ -34,8 +34,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     token: Annotated[str | None, typer.Option(envvar="CENTAURUS_TOKEN", help="Token that clients must send.")] = None,
     streams: Annotated[
-        int | None,
-        typer.Option(min=1, help="At most this many streams.", show_default="as measured for one core"),
+        int | None, typer.Option(min=1, help="At most this many streams.", show_default="as measured for one core")
     ] = None,
     origin: Annotated[
         list[str] | None, typer.Option(help="A web origin whose pages may connect without a token.")
@@ -164,12 +163,8 @@ def _denoise(model: str, out: Path, quiet: bool) -> dict[str, Any] | None:
             f"Denoised in pieces of 10 ms, like a live stream, with {1000 * job.latency:g} ms of latency.\n"
         )
     files_written = {"noisy": out / "noisy.wav", "denoised": out / "denoised.wav", "picture": picture}
-    return {
-        "si_sdr": scores,
-        "audio_seconds": noisy.seconds,
-        "latency_seconds": job.latency,
-        "files": {name: path and str(path) for name, path in files_written.items()},
-    }
+    named = {name: path and str(path) for name, path in files_written.items()}
+    return {"si_sdr": scores, "audio_seconds": noisy.seconds, "latency_seconds": job.latency, "files": named}
 
 
 def _in_pieces(job: Any, x: NDArray[np.float32], rate: int) -> NDArray[np.float32]:

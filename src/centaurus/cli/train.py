@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -192,7 +191,7 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
     def machine(self, threads: str) -> None:
@@ -429,8 +428,7 @@ def export(
         str, typer.Argument(help="A model file, a shipped model's name, or a network such as denoiser/hybrid.")
     ],
     file: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="model.onnx, model.c with model.h beside it, or model.wasm."),
+        Path, typer.Option("--output", "-o", help="model.onnx, model.c with model.h beside it, or model.wasm.")
     ],
     chunk: Annotated[
         list[int] | None,

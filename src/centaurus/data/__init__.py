@@ -5,46 +5,14 @@
 ``example(index, rng)``, whose every number is a function of the epoch, the index and the generator.
 """
 
-from centaurus.data.corpus import (
-    Clip,
-    Corpus,
-    Faults,
-    cache_folder,
-    checked,
-    load,
-    measured,
-    open_pack,
-    prepared,
-)
+from centaurus.data.corpus import Clip, Corpus, Faults, checked, load, measured, open_pack, prepared
 from centaurus.data.index import Index, open_index, without_leaks
 from centaurus.data.keywords import Keywords, Phrases, Phrasing, Spoken, Variation
 from centaurus.data.layouts import LAYOUTS, open_corpus, pairs, recognise
 from centaurus.data.rows import Mixing, Mixtures, Pairs, Utterances
 
 __all__ = [
-    "LAYOUTS",
-    "Clip",
-    "Corpus",
-    "Faults",
-    "Index",
-    "Keywords",
-    "Mixing",
-    "Mixtures",
-    "Pairs",
-    "Phrases",
-    "Phrasing",
-    "Spoken",
-    "Utterances",
-    "Variation",
-    "cache_folder",
-    "checked",
-    "load",
-    "measured",
-    "open_corpus",
-    "open_index",
-    "open_pack",
-    "pairs",
-    "prepared",
-    "recognise",
-    "without_leaks",
-]
+    "LAYOUTS", "Clip", "Corpus", "Faults", "Index", "Keywords", "Mixing", "Mixtures", "Pairs", "Phrases",
+    "Phrasing", "Spoken", "Utterances", "Variation", "checked", "load", "measured", "open_corpus", "open_index",
+    "open_pack", "pairs", "prepared", "recognise", "without_leaks",
+]  # fmt: skip

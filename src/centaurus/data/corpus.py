@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from centaurus import audio, system
 from centaurus.audio import AudioError, files
+from centaurus.system import AnyPath
 
 Samples = NDArray[np.float32]
 OnFault = Literal["skip", "fail"]
@@ -292,7 +293,7 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
 
 
-def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
+def cache_folder(cache: AnyPath | None = None) -> Path:
     """Return the folder of decoded audio, created if needed: ``cache``, or ``centaurus/audio`` in the user's cache."""
     folder = system.cache_folder("audio") if cache is None else Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
@@ -300,8 +301,8 @@ def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
 
 
 def open_pack(
-    folder: str | os.PathLike[str],
-    cache: str | os.PathLike[str] | None = None,
+    folder: AnyPath,
+    cache: AnyPath | None = None,
     splits: Iterable[str] | None = None,
     kinds: Iterable[str] | None = None,
     on_fault: OnFault = "skip",
@@ -419,7 +420,7 @@ def _header(file: Any, count: int) -> int:
     return file.tell()
 
 
-def prepared(corpus: Corpus, cache: str | os.PathLike[str] | None = None) -> Corpus:
+def prepared(corpus: Corpus, cache: AnyPath | None = None) -> Corpus:
     """Return the corpus with every clip decoded, resampled to its rate and checked, in one memory-mapped file.
 
     Damaged, empty, silent and truncated files, and those of a lower rate, are listed in ``faults``. A second call

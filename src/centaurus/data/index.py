@@ -28,7 +28,7 @@ from centaurus.audio import AudioError
 from centaurus.audio.augment import Piece, Rows, fill_rows
 from centaurus.data.corpus import Clip, Corpus, Faults, OnFault, Samples, cache_folder, check_rate, header_length, load
 from centaurus.data.layouts import SPLITS, TRANSCRIPTS, sound_suffix
-from centaurus.system import replacing, write_file
+from centaurus.system import AnyPath, replacing, write_file
 
 WORDS_IN_A_ROW = 4
 _WORD = re.compile(r"[\w']+")
@@ -283,14 +283,14 @@ class _Joined(Sequence[tuple[Piece, ...]]):
 
 
 def open_index(
-    folder: str | os.PathLike[str],
+    folder: AnyPath,
     held_out: Sequence[str],
     length: int,
     *,
     split: str = "train",
     rate: int = 16_000,
     limit: float = 0.5,
-    cache: str | os.PathLike[str] | None = None,
+    cache: AnyPath | None = None,
     on_fault: OnFault = "skip",
     processes: int | None = None,
     measure: Measure | None = None,

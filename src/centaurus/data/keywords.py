@@ -439,12 +439,7 @@ class Streams(Composed):
         return self.speech.take(int(rng.integers(len(self.speech))))[1]
 
     def _say(
-        self,
-        rng: np.random.Generator,
-        y: Samples,
-        labels: NDArray[np.int64],
-        weights: NDArray[np.float32],
-        at: int,
+        self, rng: np.random.Generator, y: Samples, labels: NDArray[np.int64], weights: NDArray[np.float32], at: int
     ) -> None:
         """Add words from ``at`` on, with their labels."""
         pauses = self.how.pause if rng.random() < self.how.dense else self.how.long_pause

@@ -35,7 +35,7 @@ import msgspec
 from centaurus.audio import AudioError
 from centaurus.audio.files import EXTENSIONS
 from centaurus.data.corpus import INDEX, Clip, Corpus, Faults, OnFault, open_pack
-from centaurus.system import FileError, replacing
+from centaurus.system import AnyPath, FileError, replacing
 
 LAYOUTS = {
     "pack": f"{INDEX} (a pack), or folders that have one",
@@ -65,7 +65,7 @@ CHUNK = 1 << 20  # bytes read at once
 PATIENCE = 10.0  # seconds without a response after which a host counts as unreachable
 
 
-def recognise(folder: str | os.PathLike[str]) -> str:
+def recognise(folder: AnyPath) -> str:
     """Return the name of the folder's layout, one of ``LAYOUTS``; the error lists them."""
     root = Path(folder)
     if not root.is_dir():
@@ -87,11 +87,11 @@ def packs(root: Path) -> list[Path]:
 
 
 def open_corpus(
-    folder: str | os.PathLike[str],
+    folder: AnyPath,
     splits: Iterable[str] | None = None,
     kinds: Iterable[str] | None = None,
     rate: int = 16_000,
-    cache: str | os.PathLike[str] | None = None,
+    cache: AnyPath | None = None,
     on_fault: OnFault = "skip",
 ) -> Corpus:
     """Return the clips of a folder in any known layout, of some splits and kinds or all, loaded at ``rate``.
@@ -418,10 +418,7 @@ class SourceError(FileError, ValueError):
 
 
 def get(
-    name: str,
-    out: str | os.PathLike[str],
-    downloads: str | os.PathLike[str] | None = None,
-    moved: Callable[[float], object] = lambda amount: None,
+    name: str, out: AnyPath, downloads: AnyPath | None = None, moved: Callable[[float], object] = lambda amount: None
 ) -> str:
     """Check a corpus' archives and unpack them into a new folder; return the name of its layout.
 
@@ -454,7 +451,7 @@ def _building(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _archive(
-    archive: Archive, downloads: str | os.PathLike[str] | None, folder: Path, moved: Callable[[float], object]
+    archive: Archive, downloads: AnyPath | None, folder: Path, moved: Callable[[float], object]
 ) -> Iterator[Path]:
     """Yield the path of an archive, downloaded before or now; one downloaded now is removed afterwards."""
     kept = None if downloads is None else Path(downloads) / archive.name

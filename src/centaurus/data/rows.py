@@ -15,16 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centaurus.audio import AudioError, augment
-from centaurus.audio.augment import (
-    DENOISING_ROW,
-    RECOGNITION_ROW,
-    Piece,
-    assemble,
-    mask_frequency,
-    mask_time,
-    pack_cut,
-    pack_whole,
-)
+from centaurus.audio.augment import DENOISING_ROW, RECOGNITION_ROW, Piece, assemble, pack_cut, pack_whole
 from centaurus.audio.signal import mix
 from centaurus.data.corpus import Clip, Corpus, frames_at_rate
 from centaurus.data.index import Index
@@ -168,12 +159,7 @@ class Utterances:
     def samples(self, index: int) -> Samples:
         """Return the samples of a row, without the padding at its end."""
         number, row = self.row(index)
-        corpus = self.corpora[number][0]
-
-        def load(recording: int, start: int, frames: int) -> Samples:
-            return corpus.load(recording, start, frames)
-
-        return assemble(row, max(piece.at + piece.frames for piece in row), load)
+        return assemble(row, max(piece.at + piece.frames for piece in row), self.corpora[number][0].load)
 
     def example(self, index: int, rng: np.random.Generator) -> Item:
         """Return ``audio`` (1, length), how many ``samples`` are not padding, and what ``encode`` returns for the text.
@@ -304,8 +290,8 @@ class Mixtures:
     def _masked(self, noisy: Samples, rng: np.random.Generator) -> Samples:
         how = self.mixing
         if how.frequency_masks:
-            noisy = mask_frequency(rng, noisy, how.frequency_masks, rate=self.speech.rate)
-        return mask_time(rng, noisy, how.time_masks) if how.time_masks else noisy
+            noisy = augment.mask_frequency(rng, noisy, how.frequency_masks, rate=self.speech.rate)
+        return augment.mask_time(rng, noisy, how.time_masks) if how.time_masks else noisy
 
     def _recorded(self, rng: np.random.Generator) -> Samples:
         """Return a random place in a random recording, repeated if it is short."""

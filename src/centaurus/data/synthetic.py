@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from centaurus import audio
 from centaurus.audio.augment import coloured, hum
 from centaurus.audio.signal import istft, stft
+from centaurus.system import AnyPath
 
 Samples = NDArray[np.float32]
 WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -22,7 +22,7 @@ _SIZE, _HOP = 512, 128
 
 
 def speech_commands(
-    folder: str | os.PathLike[str], words: Sequence[str] = WORDS, clips: int = 40, speakers: int = 20, seed: int = 0
+    folder: AnyPath, words: Sequence[str] = WORDS, clips: int = 40, speakers: int = 20, seed: int = 0
 ) -> Path:
     """Write clips of a second, a folder for each word, with split lists and background noise; return the folder."""
     root = Path(folder)

@@ -18,25 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centaurus import audio
+from centaurus import audio, decode
 from centaurus.audio.augment import fit, looped
 from centaurus.audio.metrics import MetricError
 from centaurus.data import Clip, Corpus, Phrases, Phrasing, Spoken, open_corpus, pairs
 from centaurus.data.rows import evenly_spaced
-from centaurus.decode import (
-    BACKGROUND,
-    MovingMean,
-    Smoothing,
-    Spotting,
-    Style,
-    Vocabulary,
-    Word,
-    greedy,
-    join,
-    normalise,
-    softmax,
-    transcript,
-)
 from centaurus.evaluation import live
 from centaurus.evaluation.live import Point
 from centaurus.system import ContentError, plot_style, write_file
@@ -138,8 +124,8 @@ def evaluate_live(
     """
     if model.listen is None or model.task != CLASSIFIER.name:
         raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {model.task}")
-    smoothing = Smoothing() if model.window is None else Smoothing(window=model.window)
-    spotting = Spotting(model.classes, model.seconds, smoothing)
+    smoothing = decode.Smoothing() if model.window is None else decode.Smoothing(window=model.window)
+    spotting = decode.Spotting(model.classes, model.seconds, smoothing)
     sounds = None if noise is None else clips(noise, ("noise",), model.rate, split)
     words, quiet = clips(folder, ("word",), model.rate, split), open_corpus(others, None, None, model.rate)
     points = live.measure(model.listen, spotting, words, quiet, sounds)
@@ -209,7 +195,7 @@ def _readable(corpus: Corpus, chosen: Iterable[Clip], report: Evaluation) -> Ite
 def keywords(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     """Measure accuracy, and recall and precision of each class; other words count as background if that is a class."""
     report, names = Evaluation(model.task), list(model.classes)
-    other = BACKGROUND if BACKGROUND in names else None
+    other = decode.BACKGROUND if decode.BACKGROUND in names else None
     known = [clip for clip in corpus if clip.labels["word"] in names or other]
     if not known:
         raise ValueError(f"no clip of the folder belongs to a class of the model: {', '.join(names)}")
@@ -233,14 +219,14 @@ def _predict(model: Model, x: Samples) -> tuple[str, float]:
     if model.window is not None:
         quiet = np.zeros(round(QUIET * model.rate), np.float32)
         return most_probable(model.run(np.concatenate([quiet, x, quiet])), model.classes, model.window / model.seconds)
-    last = softmax(model.run(fit(x, max(len(x), model.rate)))[:, -1])
+    last = decode.softmax(model.run(fit(x, max(len(x), model.rate)))[:, -1])
     return model.classes[int(last.argmax())], float(last.max())
 
 
 def most_probable(logits: NDArray[np.floating[Any]], classes: Sequence[str], frames: float) -> tuple[str, float]:
     """Return the most probable class, averaged over some frames, in the frame where a word is most probable."""
-    mean = MovingMean(len(classes), max(1, round(frames))).push(softmax(logits))
-    words = [k for k, name in enumerate(classes) if name != BACKGROUND]
+    mean = decode.MovingMean(len(classes), max(1, round(frames))).push(decode.softmax(logits))
+    words = [k for k, name in enumerate(classes) if name != decode.BACKGROUND]
     there = mean[:, int(mean[words].max(axis=0).argmax())]
     return classes[int(there.argmax())], float(there.max())
 
@@ -258,11 +244,11 @@ def speech(model: Model, corpus: Corpus, limit: int = 0) -> Evaluation:
     """Measure word and character error rates of all utterances together, of each, and of each subset of LibriSpeech."""
     if not len(corpus):
         raise ValueError("no speech of the folder has a transcript")
-    report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
+    report, vocabulary = Evaluation(model.task), decode.Vocabulary.of(model.tokens)
     subsets: dict[str, list[dict[str, Any]]] = {}
     for clip, x in _readable(corpus, (corpus[k] for k in evenly_spaced(len(corpus), limit)), report):
-        said, reference = transcript(model.run(x), vocabulary, model.seconds), normalise(clip.labels["transcript"])
-        report.rows.append(_text_row(clip.id, said, reference))
+        said = decode.transcript(model.run(x), vocabulary, model.seconds)
+        report.rows.append(_text_row(clip.id, said, decode.normalise(clip.labels["transcript"])))
         subsets.setdefault(clip.labels.get("subset", ""), []).append(report.rows[-1])
     report.figures |= _error_rates(report.rows)
     if len(subsets) > 1:
@@ -388,9 +374,9 @@ def _band(row: dict[str, Any]) -> int:
 
 def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0) -> Evaluation:
     """Measure word and character error rates, clean and in noise, and the mean timing error of words in ms."""
-    report, vocabulary = Evaluation(model.task), Vocabulary.of(model.tokens)
+    report, vocabulary = Evaluation(model.task), decode.Vocabulary.of(model.tokens)
     known = words
-    if vocabulary.style is Style.WORDS:
+    if vocabulary.style is decode.Style.WORDS:
         known = words.of(clip for clip in words if clip.labels["word"] in model.tokens)
     if not len(known):
         raise ValueError(f"the model knows none of the words of the {words.name} corpus")
@@ -399,7 +385,7 @@ def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0)
         phrases = Phrases(known, noise, how, limit or PHRASES, fixed=1)
         for index in range(phrases.size()):
             x, said = phrases.phrase(index, rng)
-            recognised = greedy(model.run(x), vocabulary, model.seconds)
+            recognised = decode.greedy(model.run(x), vocabulary, model.seconds)
             report.rows.append({"condition": name, **_phrase_row(f"{name} {index}", recognised, said, model.rate)})
     for name in CONDITIONS:
         mine = [row for row in report.rows if row["condition"] == name]
@@ -410,19 +396,19 @@ def connected(model: Model, words: Corpus, noise: Corpus | None, limit: int = 0)
     return report
 
 
-def _phrase_row(label: str, words: list[Word], said: list[Spoken], rate: int) -> dict[str, Any]:
+def _phrase_row(label: str, words: list[decode.Word], said: list[Spoken], rate: int) -> dict[str, Any]:
     off = [
         (word.start - spoken.start / rate, word.end - spoken.end / rate) for word, spoken in _aligned(words, said, rate)
     ]
-    return _text_row(label, join(words), " ".join(spoken.word for spoken in said)) | {"off": off}
+    return _text_row(label, decode.join(words), " ".join(spoken.word for spoken in said)) | {"off": off}
 
 
-def _aligned(words: list[Word], said: list[Spoken], rate: int) -> list[tuple[Word, Spoken]]:
+def _aligned(words: list[decode.Word], said: list[Spoken], rate: int) -> list[tuple[decode.Word, Spoken]]:
     """Match recognised words with spoken ones by the fewest edits; of equal alignments, the closest in time."""
-    best: dict[tuple[int, int], tuple[float, list[tuple[Word, Spoken]]]] = {}
+    best: dict[tuple[int, int], tuple[float, list[tuple[decode.Word, Spoken]]]] = {}
     for i in range(len(words) + 1):
         for j in range(len(said) + 1):
-            options: list[tuple[float, list[tuple[Word, Spoken]]]] = [(0.0, [])] if i == j == 0 else []
+            options: list[tuple[float, list[tuple[decode.Word, Spoken]]]] = [(0.0, [])] if i == j == 0 else []
             options += [(cost + 1, pairs) for cost, pairs in (best[k] for k in ((i - 1, j), (i, j - 1)) if k in best)]
             if i and j:
                 word, spoken = words[i - 1], said[j - 1]

@@ -7,9 +7,11 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, final
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
+from torch.nn.init import normal_
 
+from centaurus import nn
 from centaurus.layer import Layer, State
 from centaurus.models.network import SAMPLE_RATE, Network
 from centaurus.models.tables import (
@@ -29,35 +31,6 @@ from centaurus.models.tables import (
     SpotterTable,
     Table,
 )
-from centaurus.nn import (
-    Activation,
-    Analysis,
-    AvgPool,
-    Block,
-    Composite,
-    Compress,
-    DCBlock,
-    Down,
-    Dropout1d,
-    Gated,
-    Hourglass,
-    LayerNorm,
-    Leveled,
-    Mask,
-    Mel,
-    Part,
-    Pointwise,
-    Residual,
-    RunningMean,
-    Serial,
-    SiLU,
-    Synthesis,
-    Up,
-    WindowedMean,
-    conv_module,
-    feed_forward,
-    with_conv,
-)
 from centaurus.ssm import S6, SSM
 from centaurus.ssm.layer import Discretization, TopologyName
 
@@ -69,7 +42,7 @@ FEW_FEATURES = 4  # channels are dropped only where there are more
 # skips dominate: the untrained network is close to the identity instead of 17 dB above it.
 QUIET = 0.1
 UNTRAINED_MASK = 1e-3  # standard deviation of the weights that give a mask, which starts close to one
-MODULES: dict[str, Callable[[int], Layer] | None] = {"none": None, "ffn": feed_forward, "conv": conv_module}
+MODULES: dict[str, Callable[[int], Layer] | None] = {"none": None, "ffn": nn.feed_forward, "conv": nn.conv_module}
 
 
 def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
@@ -79,10 +52,10 @@ def state_space(row: Row, in_channels: int, out_channels: int) -> Layer:
     """
     if row.kind == MAMBA:
         wide = 2 * in_channels
-        block = Gated(in_channels, wide, S6(wide, states=row.states, rank=row.rank or None, weighted=False))
+        block = nn.Gated(in_channels, wide, S6(wide, states=row.states, rank=row.rank or None, weighted=False))
         if in_channels == out_channels:
             return block
-        return Serial({"mamba": block, "project": Pointwise(in_channels, out_channels, bias=False)})
+        return nn.Serial({"mamba": block, "project": nn.Pointwise(in_channels, out_channels, bias=False)})
     if row.kind == SELECTIVE and in_channels > 1:
         return S6(in_channels, out_channels, row.states, row.rank or None, row.weighted)
     kind = SEPARABLE if row.kind == SELECTIVE else row.kind
@@ -95,7 +68,7 @@ def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:
     """Return the DC blocker or mel bands of the first row, if it is one, and the rows of blocks."""
     first: list[Layer] = []
     if rows and rows[0].kind == DC_BLOCK:
-        first = [DCBlock()]
+        first = [nn.DCBlock()]
     elif rows and rows[0].kind == MEL:
         first = [mel_bands(rows[0])]
     blocks = list(rows[len(first) :])
@@ -106,14 +79,14 @@ def front(rows: Sequence[Row]) -> tuple[list[Layer], list[Row]]:
 
 def mel_bands(
     row: Row, power: float = 0.0, release: float = 0.0, low: float = 60.0, high: float = 7800.0, rate: int = 16_000
-) -> Serial:
+) -> nn.Serial:
     """Return the layers of a ``mel`` row: short-time spectra and mel bands."""
-    analysis = Analysis(row.window, row.resample)
-    bands = Mel(analysis.bins, row.channels, rate, low, high, power, release)
-    return Serial({"analysis": analysis, "mel": bands})
+    analysis = nn.Analysis(row.window, row.resample)
+    bands = nn.Mel(analysis.bins, row.channels, rate, low, high, power, release)
+    return nn.Serial({"analysis": analysis, "mel": bands})
 
 
-def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0) -> tuple[Serial, int]:
+def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0) -> tuple[nn.Serial, int]:
     """Return pre-norm residual blocks of one rate and width, and that width: a state-space layer, then an FFN.
 
     The last weights of the FFN are initialised to zero, so that each block starts as its state-space layer alone.
@@ -123,15 +96,16 @@ def residual_blocks(rows: Sequence[Row], expansion: float, dropout: float = 0.0)
     for row in [same for stacked in rows for same in [stacked] * stacked.times]:
         if row.resample != 1 or row.channels != width:
             raise ValueError(f"residual blocks should have resample=1 and {width} channels, got {row}")
-        inside = {"norm": LayerNorm(width), "ssm": state_space(row, width, width), "silu": SiLU()}
-        block = {"mixer": Residual(Serial(inside | ({"dropout": Dropout1d(dropout)} if dropout else {})))}
+        inside = {"norm": nn.LayerNorm(width), "ssm": state_space(row, width, width), "silu": nn.SiLU()}
+        block = {"mixer": nn.Residual(nn.Serial(inside | ({"dropout": nn.Dropout1d(dropout)} if dropout else {})))}
         if expansion:
             hidden = round(expansion * width)
-            wide, narrow = Pointwise(width, hidden), Pointwise(hidden, width)
+            wide, narrow = nn.Pointwise(width, hidden), nn.Pointwise(hidden, width)
             narrow.weight.data.zero_()
-            block["ffn"] = Residual(Serial({"norm": LayerNorm(width), "wide": wide, "silu": SiLU(), "narrow": narrow}))
-        blocks.append(Serial(block))
-    return Serial(blocks), width
+            inside = {"norm": nn.LayerNorm(width), "wide": wide, "silu": nn.SiLU(), "narrow": narrow}
+            block["ffn"] = nn.Residual(nn.Serial(inside))
+        blocks.append(nn.Serial(block))
+    return nn.Serial(blocks), width
 
 
 def changed(table: SomeTable, states: int | None, **sizes: int | None) -> SomeTable:
@@ -152,17 +126,17 @@ def lookup(tables: Mapping[str, T], name: str, task: str) -> T:
 
 
 @final
-class Dense(Composite):
+class Dense(nn.Composite):
     """Two dense layers on the mean. Costs are counted for one evaluation a second, as for a one-second clip."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         self.channels, self.classes = channels, classes
-        first, last = Pointwise(channels, channels), Pointwise(channels, classes)
-        self.layers = Serial({"first": first, "silu": SiLU(), "last": last})
+        first, last = nn.Pointwise(channels, channels), nn.Pointwise(channels, classes)
+        self.layers = nn.Serial({"first": first, "silu": nn.SiLU(), "last": last})
 
-    def parts(self) -> list[Part]:
-        return [Part("layers", self.layers, Fraction(1), hertz=Fraction(1))]
+    def parts(self) -> list[nn.Part]:
+        return [nn.Part("layers", self.layers, Fraction(1), hertz=Fraction(1))]
 
     def init_state(self, batch: int) -> State:
         return self.layers.init_state(batch)
@@ -188,16 +162,16 @@ class Classifier(Network):
         super().__init__(table, body, settings)
 
 
-def pooled(table: ClassifierTable) -> Serial:
+def pooled(table: ClassifierTable) -> nn.Serial:
     """Return the paper's keyword spotter: blocks with pooling, a mean over time and two dense layers."""
     first, rows = front(table.blocks)
     start = table.blocks[0].channels if table.blocks[0].kind == MEL else 1
     blocks, channels = pooled_blocks(rows, table.dropout, start)
     head = Dense(channels, table.classes)
-    return Serial({"blocks": Serial([*first, *blocks]), "mean": _mean(channels, table.window), "head": head})
+    return nn.Serial({"blocks": nn.Serial([*first, *blocks]), "mean": _mean(channels, table.window), "head": head})
 
 
-def on_mel_frames(table: SpotterTable, rate: int) -> Serial:
+def on_mel_frames(table: SpotterTable, rate: int) -> nn.Serial:
     """Return residual blocks on stacked mel frames, with logits for every frame.
 
     Parameters: ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
@@ -211,18 +185,18 @@ def on_mel_frames(table: SpotterTable, rate: int) -> Serial:
         raise ValueError("a network needs at least one block, got a mel row alone")
     parts: dict[str, Layer] = {
         "front": mel_bands(mel, table.power, table.release, table.low, table.high, rate),
-        "into": Down(mel.channels, channels, table.stack, bias=True),
-        "norm": LayerNorm(channels),
+        "into": nn.Down(mel.channels, channels, table.stack, bias=True),
+        "norm": nn.LayerNorm(channels),
         "blocks": blocks,
-        "last": LayerNorm(channels),
+        "last": nn.LayerNorm(channels),
     }
     if table.window != 1:
         parts["mean"] = _mean(channels, table.window)
-    return Serial(parts | {"out": Pointwise(channels, table.classes)})
+    return nn.Serial(parts | {"out": nn.Pointwise(channels, table.classes)})
 
 
 def _mean(channels: int, window: int | None) -> Layer:
-    return RunningMean(channels) if window is None else WindowedMean(channels, window)
+    return nn.RunningMean(channels) if window is None else nn.WindowedMean(channels, window)
 
 
 def pooled_blocks(rows: Sequence[Row], dropout: float, channels: int = 1) -> tuple[list[Layer], int]:
@@ -230,9 +204,9 @@ def pooled_blocks(rows: Sequence[Row], dropout: float, channels: int = 1) -> tup
     blocks: list[Layer] = []
     for row in [same for stacked in rows for same in [stacked] * stacked.times]:
         body = state_space(row, channels, row.channels)
-        skip = Pointwise(channels, row.channels, bias=False) if blocks or channels > 1 else None
+        skip = nn.Pointwise(channels, row.channels, bias=False) if blocks or channels > 1 else None
         drop = dropout if row.channels > FEW_FEATURES else 0.0
-        blocks.append(Block(body, row.channels, skip, drop, resample=AvgPool(row.resample)))
+        blocks.append(nn.Block(body, row.channels, skip, drop, resample=nn.AvgPool(row.resample)))
         channels = row.channels
     return blocks, channels
 
@@ -272,56 +246,56 @@ class Denoiser(Network):
         super().__init__(table, on_waveform(table) if isinstance(table, DenoiserTable) else on_spectra(table), settings)
 
 
-def on_waveform(table: DenoiserTable) -> Serial:
+def on_waveform(table: DenoiserTable) -> nn.Serial:
     """Return the paper's hourglass, with its level normalised where the table has one."""
     first, encoder = front(table.encoder)
     _check_mirror(encoder, table.decoder)
     deepest = encoder[-1].channels
-    middle = Serial([_block(row, deepest, table.conv) for row in table.middle for _ in range(row.times)])
+    middle = nn.Serial([_block(row, deepest, table.conv) for row in table.middle for _ in range(row.times)])
     glass = _hourglass(encoder, table.decoder, middle, table.conv)
     output = [row for row in table.output for _ in range(row.times)]
     last = [_block(row, 1, table.conv, silent=k == len(output) - 1) for k, row in enumerate(output)]
-    inside: dict[str, Layer] = {"hourglass": glass, "output": Serial(last)}
+    inside: dict[str, Layer] = {"hourglass": glass, "output": nn.Serial(last)}
     if table.kept and not table.level:
         raise ValueError(f"kept={table.kept} needs a level: set level as well")
     if table.level:
-        inside = {"level": Leveled(Serial(inside), table.level, table.kept)}
-    return Serial({"first": Serial(first), **inside})
+        inside = {"level": nn.Leveled(nn.Serial(inside), table.level, table.kept)}
+    return nn.Serial({"first": nn.Serial(first), **inside})
 
 
-def on_spectra(table: SpectralTable) -> Serial:
+def on_spectra(table: SpectralTable) -> nn.Serial:
     """Return analysis, a mask from residual blocks on compressed spectra, synthesis; untrained close to the identity.
 
     Parameters: under ``mask.body`` there are ``into`` (3 · bins to channels), ``norm``,
     ``blocks.K.mixer.body.{norm,ssm}``, ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and
     ``out`` (channels to 2 · bins: the real parts of the mask less one, then its imaginary parts).
     """
-    analysis = Analysis(table.analysis, table.hop)
+    analysis = nn.Analysis(table.analysis, table.hop)
     blocks, channels = residual_blocks(table.blocks, table.expansion)
     if not channels:
         raise ValueError("a network needs at least one block, got none")
-    out = Pointwise(channels, 2 * (analysis.bins + (table.taps - 1) * table.low))
-    nn.init.normal_(out.weight, std=UNTRAINED_MASK)
+    out = nn.Pointwise(channels, 2 * (analysis.bins + (table.taps - 1) * table.low))
+    normal_(out.weight, std=UNTRAINED_MASK)
     body = {
-        "compress": Compress(analysis.bins, table.power, table.release, table.lowest),
-        "into": Pointwise(3 * analysis.bins, channels),
-        "norm": LayerNorm(channels),
+        "compress": nn.Compress(analysis.bins, table.power, table.release, table.lowest),
+        "into": nn.Pointwise(3 * analysis.bins, channels),
+        "norm": nn.LayerNorm(channels),
         "blocks": blocks,
-        "last": LayerNorm(channels),
+        "last": nn.LayerNorm(channels),
         "out": out,
     }
-    synthesis = Synthesis(table.analysis, table.synthesis, table.hop)
-    mask = Mask(Serial(body), analysis.bins, table.taps, table.low)
-    return Serial({"analysis": analysis, "mask": mask, "synthesis": synthesis})
+    synthesis = nn.Synthesis(table.analysis, table.synthesis, table.hop)
+    mask = nn.Mask(nn.Serial(body), analysis.bins, table.taps, table.low)
+    return nn.Serial({"analysis": analysis, "mask": mask, "synthesis": synthesis})
 
 
-def _block(row: Row, channels: int, conv: int, silent: bool = False) -> Block:
+def _block(row: Row, channels: int, conv: int, silent: bool = False) -> nn.Block:
     """Return [conv →] SSM → norm → SiLU with an identity skip; without the activation if ``silent``."""
     if row.channels != channels and row.resample == 1:
         raise ValueError(f"a row that does not resample should have {channels} channels, got {row}")
     ssm = state_space(row, channels, channels)
-    body = with_conv(ssm, channels, conv) if conv else ssm
-    return Block(body, channels, Serial(), activation=Activation.NONE if silent else Activation.BEFORE_SKIP)
+    body = nn.with_conv(ssm, channels, conv) if conv else ssm
+    return nn.Block(body, channels, nn.Serial(), activation=nn.Activation.NONE if silent else nn.Activation.BEFORE_SKIP)
 
 
 def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, conv: int) -> Layer:
@@ -329,8 +303,8 @@ def _hourglass(encoder: Sequence[Row], decoder: Sequence[Row], middle: Layer, co
     inside, channels = middle, [1, *(row.channels for row in encoder)]
     for k, (down, up) in enumerate(zip(reversed(encoder), decoder, strict=True)):
         high, low = channels[-2 - k], channels[-1 - k]
-        shrink, grow = Down(high, low, down.resample), Up(low, high, up.resample, QUIET)
-        inside = Hourglass(_block(down, high, conv), shrink, inside, grow, _block(up, high, conv))
+        shrink, grow = nn.Down(high, low, down.resample), nn.Up(low, high, up.resample, QUIET)
+        inside = nn.Hourglass(_block(down, high, conv), shrink, inside, grow, _block(up, high, conv))
     return inside
 
 
@@ -381,7 +355,7 @@ class Recognizer(Network):
         if isinstance(table, SpotterTable):
             rate = int((settings or {}).get("sample_rate", SAMPLE_RATE))
             super().__init__(table, on_mel_frames(table, rate), settings)
-            self.characters = Serial()
+            self.characters = nn.Serial()
             return
         if table.module not in MODULES:
             raise ValueError(f"there is no module {table.module!r}; there are {', '.join(MODULES)}")
@@ -392,17 +366,19 @@ class Recognizer(Network):
         kept = len(plain) - table.gated
         head, wide = _blocks(plain[:kept], channels, module)
         head += [_gated(row, wide) for row in plain[kept:]]
-        vocabulary = Pointwise(wide, table.vocabulary)
-        body = Serial({"backbone": Serial([*first, *backbone]), "head": Serial(head), "vocabulary": vocabulary})
+        vocabulary = nn.Pointwise(wide, table.vocabulary)
+        body = nn.Serial(
+            {"backbone": nn.Serial([*first, *backbone]), "head": nn.Serial(head), "vocabulary": vocabulary}
+        )
         super().__init__(table, body, settings)
-        dense, last = Pointwise(channels, channels), Pointwise(channels, table.characters)
-        self.characters = Serial({"first": dense, "silu": SiLU(), "last": last})
+        dense, last = nn.Pointwise(channels, channels), nn.Pointwise(channels, table.characters)
+        self.characters = nn.Serial({"first": dense, "silu": nn.SiLU(), "last": last})
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[nn.Part]:
         if isinstance(self.table, SpotterTable):
             return super().parts()
         backbone, head, vocabulary = super().parts()
-        characters = Part("characters", self.characters, head.ratio, counted=False)
+        characters = nn.Part("characters", self.characters, head.ratio, counted=False)
         return [backbone, head, vocabulary._replace(counted=False), characters]
 
     def heads(self, u: Tensor) -> Heads:
@@ -429,23 +405,22 @@ def _blocks(rows: Sequence[Row], channels: int, module: Callable[[int], Layer] |
     blocks: list[Layer] = []
     for row in rows:
         body = state_space(row, channels, channels)
-        shrinks = row.resample > 1 or row.channels != channels
-        block = Block(body, channels, Serial(), resample=_shrink(channels, row) if shrinks else None)
+
+        resample: Layer | None = None
+        if row.resample > 1 or row.channels != channels:
+            conv = nn.Down(channels, row.channels, row.resample, bias=True)
+            resample = nn.Serial({"conv": conv, "norm": nn.LayerNorm(row.channels, activate=True)})
+        block = nn.Block(body, channels, nn.Serial(), resample=resample)
         channels = row.channels
-        blocks.append(block if module is None else Serial({"block": block, "module": module(channels)}))
+        blocks.append(block if module is None else nn.Serial({"block": block, "module": module(channels)}))
     return blocks, channels
 
 
-def _shrink(channels: int, row: Row) -> Serial:
-    conv = Down(channels, row.channels, row.resample, bias=True)
-    return Serial({"conv": conv, "norm": LayerNorm(row.channels, activate=True)})
-
-
-def _gated(row: Row, channels: int) -> Gated:
+def _gated(row: Row, channels: int) -> nn.Gated:
     """Return the Mamba macro-block at twice the channels, around the row's state-space layer."""
     if row.resample != 1 or row.channels != channels:
         raise ValueError(f"a gated block should have resample=1 and {channels} channels, got {row}")
-    return Gated(channels, 2 * channels, state_space(row, 2 * channels, 2 * channels))
+    return nn.Gated(channels, 2 * channels, state_space(row, 2 * channels, 2 * channels))
 
 
 def recognizer(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields
 from enum import Enum
@@ -28,7 +27,7 @@ from centaurus.models.tables import Row
 from centaurus.nn import Activation, Lift, Serial
 from centaurus.nn.stream import pack, unpack
 from centaurus.ssm import S6, SSM
-from centaurus.system import FileError, MissingModelError, find_model, shipped_models, write_file
+from centaurus.system import AnyPath, FileError, MissingModelError, find_model, shipped_models, write_file
 
 KIND, TABLE_FORMAT, TREE_FORMAT = "centaurus-model", 1, 2
 SUFFIX = ".safetensors"
@@ -59,7 +58,7 @@ class ModelNotFoundError(ModelError, MissingModelError):
     """Neither a file nor a shipped model has this name."""
 
 
-def save(net: Layer, path: str | os.PathLike[str]) -> None:
+def save(net: Layer, path: AnyPath) -> None:
     """Write a network, or any tree of the library's layers, to a safetensors file, atomically.
 
     Args:
@@ -68,18 +67,14 @@ def save(net: Layer, path: str | os.PathLike[str]) -> None:
     """
     check_layer(net, "save takes a centaurus layer or network")
     if isinstance(net, Network):
-        words = {
-            "version": str(TABLE_FORMAT),
-            "task": net.task,
-            "table": json.dumps(asdict(net.table)),
-            "settings": json.dumps(net.settings),
-        }
+        words = {"version": str(TABLE_FORMAT), "task": net.task}
+        words |= {"table": json.dumps(asdict(net.table)), "settings": json.dumps(net.settings)}
     else:
         words = {"version": str(TREE_FORMAT), "tree": json.dumps(describe(net))}
     write_file(path, pack(net.state_dict(), {"kind": KIND} | words))
 
 
-def load(path: str | os.PathLike[str]) -> Layer:
+def load(path: AnyPath) -> Layer:
     """Return the network or tree of layers of a file that ``save`` wrote, in eval mode. Nothing in a file is executed.
 
     Args:
@@ -119,7 +114,7 @@ def _load(path: Path) -> Layer:
     return net.eval()
 
 
-def load_network(path: str | os.PathLike[str]) -> Network:
+def load_network(path: AnyPath) -> Network:
     """Load a network with a task: a classifier, denoiser or recognizer."""
     net = load(path)
     if not isinstance(net, Network):

@@ -304,25 +304,16 @@ def with_conv(ssm: Layer, channels: int, kernel: int = 4) -> Serial:
 
 def feed_forward(channels: int) -> Residual:
     """Return the residual FFN module: two 1×1 layers and a SiLU between them, without expansion."""
-    return Residual(
-        Serial({"first": Pointwise(channels, channels), "silu": SiLU(), "second": Pointwise(channels, channels)})
-    )
+    first, second = Pointwise(channels, channels), Pointwise(channels, channels)
+    return Residual(Serial({"first": first, "silu": SiLU(), "second": second}))
 
 
 def conv_module(channels: int, kernel: int = 4, expansion: int = 2) -> Residual:
     """Return the residual Conformer-like module: 1×1 up, norm, causal depthwise convolution, 1×1 down."""
     wide = channels * expansion
-    return Residual(
-        Serial(
-            {
-                "first": Pointwise(channels, wide),
-                "norm": LayerNorm(wide, activate=True),
-                "conv": CausalConv(wide, kernel),
-                "silu": SiLU(),
-                "second": Pointwise(wide, channels),
-            }
-        )
-    )
+    first, norm = Pointwise(channels, wide), LayerNorm(wide, activate=True)
+    conv, second = CausalConv(wide, kernel), Pointwise(wide, channels)
+    return Residual(Serial({"first": first, "norm": norm, "conv": conv, "silu": SiLU(), "second": second}))
 
 
 class Gated(Composite):

@@ -79,13 +79,7 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        u: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        scale: Tensor | None,
-        before: Tensor | None,
-        activate: bool,
+        ctx: Any, u: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, before: Tensor | None, activate: bool
     ) -> Tensor:
         y = torch.empty_like(u)
         mean, rstd = u.new_empty(u.shape[1:]), u.new_empty(u.shape[1:])

@@ -72,11 +72,8 @@ class Pointwise(Stateless):
         self.cost = Counts(in_channels * out_channels, 2 * in_channels * out_channels)
 
     def arguments(self) -> dict[str, Any]:
-        return {
-            "in_channels": self.weight.shape[1],
-            "out_channels": self.weight.shape[0],
-            "bias": self.bias is not None,
-        }
+        out_channels, in_channels = self.weight.shape
+        return {"in_channels": in_channels, "out_channels": out_channels, "bias": self.bias is not None}
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         check_channels("Pointwise", u, self.weight.shape[1])
@@ -96,12 +93,9 @@ class Down(Stateless):
         self.cost = Counts(self.weight.numel(), 2 * in_channels * out_channels)
 
     def arguments(self) -> dict[str, Any]:
-        return {
-            "in_channels": self.weight.shape[1],
-            "out_channels": self.weight.shape[0],
-            "factor": self.hop,
-            "bias": self.bias is not None,
-        }
+        out_channels, in_channels, factor = self.weight.shape
+        sizes = {"in_channels": in_channels, "out_channels": out_channels, "factor": factor}
+        return sizes | {"bias": self.bias is not None}
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         _, i, r = self.weight.shape
@@ -126,11 +120,7 @@ class Up(Stateless):
         self.cost = Counts(self.weight.numel(), 2 * self.weight.numel())
 
     def arguments(self) -> dict[str, Any]:
-        return {
-            "in_channels": self.weight.shape[0],
-            "out_channels": self.weight.shape[1],
-            "factor": self.weight.shape[2],
-        }
+        return dict(zip(("in_channels", "out_channels", "factor"), self.weight.shape, strict=True))
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         i, o, r = self.weight.shape
@@ -145,10 +135,8 @@ class AvgPool(Stateless):
     def __init__(self, factor: int) -> None:
         super().__init__()
         at_least_one(factor=factor)
-        self.hop, self.ratio = factor, Fraction(1, factor)
-
-    def arguments(self) -> dict[str, Any]:
-        return {"factor": self.hop}
+        self.factor = self.hop = factor
+        self.ratio = Fraction(1, factor)
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         return unflat(pooled(flat(u), self.hop), u.shape[0]), ()

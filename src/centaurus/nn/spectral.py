@@ -103,9 +103,6 @@ class Analysis(Remembering):
         self.bins = window // 2 + 1
         self.cost = Counts(flops=Fraction(2 * transform_products(*stages(window, window), window) + window, hop))
 
-    def arguments(self) -> dict[str, Any]:
-        return {"window": self.window, "hop": self.hop}
-
     def init_state(self, batch: int) -> State:
         return self.like.new_zeros(batch, 1, self.window - self.hop)
 
@@ -209,9 +206,6 @@ class Compress(Leveling):
             raise ValueError(f"the power of a compression should be above 0 and at most 1, got {power}")
         self.power = power
 
-    def arguments(self) -> dict[str, Any]:
-        return {"bins": self.bins, "power": self.power, "release": self.release, "lowest": self.lowest}
-
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         relative, level, after = self.power_over_level(u, state)
         relative = relative + RELATIVE_FLOOR
@@ -251,23 +245,12 @@ class Mel(Leveling):
         if not 0 <= power <= 1:
             raise ValueError(f"the power of a compression should be from 0 (a logarithm) to 1, got {power}")
         self.bands, self.power = bands, power
-        self.band = (float(rate), float(low), float(high))
+        self.rate, self.low, self.high = int(rate), float(low), float(high)
+        self.band = (float(rate), self.low, self.high)
         empty = (mel_filters(bins, bands, *self.band).amax(1) == 0).nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"{bands} mel bands are too many for {bins} bins: band {empty[0]} holds none of them")
         self.cost = Counts(flops=2 * bins * bands)
-
-    def arguments(self) -> dict[str, Any]:
-        return {
-            "bins": self.bins,
-            "bands": self.bands,
-            "rate": int(self.band[0]),
-            "low": self.band[1],
-            "high": self.band[2],
-            "power": self.power,
-            "release": self.release,
-            "lowest": self.lowest,
-        }
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         relative, _, after = self.power_over_level(u, state)
@@ -305,11 +288,6 @@ class Mask(Composite):
         self.hop, self.delay = body.hop, body.delay
         self.cost = Counts(flops=8 * (bins + (taps - 1) * low))
 
-    @property
-    def mask_channels(self) -> int:
-        """How many channels the body gives."""
-        return 2 * (self.bins + (self.taps - 1) * self.low)
-
     def arguments(self) -> dict[str, Any]:
         several = {"taps": self.taps, "low": self.low} if self.taps > 1 else {}
         return {"body": self.body, "bins": self.bins} | several
@@ -329,7 +307,7 @@ class Mask(Composite):
         check_channels("Mask", u, 2 * self.bins)
         first, second, *rest = inner(state, 2 if self.taps == 1 else 3)
         mask, first = self.body.run(u, first, keep)
-        check_channels("Mask's product", mask, self.mask_channels)
+        check_channels("Mask's product", mask, 2 * (self.bins + (self.taps - 1) * self.low))
         u, second = self.wait.run(u, second, keep)
         re, im = u[:, : self.bins], u[:, self.bins :]
         a, b = mask[:, : self.bins], mask[:, self.bins : 2 * self.bins]

@@ -67,19 +67,8 @@ def configure(preset: Preset = "paper") -> RecognitionSettings:
     if preset == "ours":
         return replace(paper, dc_block=True, ema=0.999)
     rows = replace(paper, losses="tokens:1, characters:0.3", vocabulary="characters", decode_once=True, dc_block=True)
-    return replace(
-        rows,
-        workers=1,
-        network="small",
-        epochs=10,
-        lr=0.005,
-        warmup=0.05,
-        batch=4,
-        validations=10,
-        validation_items=48,
-        ema=0.99,
-        compile="false",
-    )
+    learnt = replace(rows, network="small", epochs=10, lr=0.005, warmup=0.05, batch=4, ema=0.99, compile="false")
+    return replace(learnt, workers=1, validations=10, validation_items=48)
 
 
 def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
@@ -100,14 +89,9 @@ def prepare(settings: RecognitionSettings, folder: Path) -> Prepared:
     train = Utterances(corpora, settings.length, encode, settings.seed)
     check = Utterances(spoken.split("val"), None, encode)
     objective, taught = _objective(settings, tokens, train)
-    notes = {
-        "layout": opened.name,
-        "train_rows": train.size(),
-        "val_examples": check.size(),
-        "tokens": len(tokens.names),
-    }
-    notes |= {"speech_hours": sum(hours(corpus) for corpus, _ in corpora), "leaks_removed": leaks}
-    notes |= {"too_long": train.discarded}
+    notes = {"layout": opened.name, "train_rows": train.size(), "val_examples": check.size()}
+    notes |= {"tokens": len(tokens.names), "speech_hours": sum(hours(corpus) for corpus, _ in corpora)}
+    notes |= {"leaks_removed": leaks, "too_long": train.discarded}
     used = (*(corpus for corpus, _ in corpora if isinstance(corpus, Corpus)), spoken.split("val"))
     faults = {**opened.faults.reasons, **spoken.faults.reasons}
     return Prepared(objective, Data(taught, check), notes, used, faults)
@@ -225,13 +209,8 @@ NARROW = RecognizerTable(
     ),
     head=(Row("pointwise", 2, 192, 256), Row("pointwise", 1, 192, 256, times=2)),
 )
-COMMAND_TABLES: dict[str, RecognizerTable | SpotterTable] = {
-    "commands": DEEPER,
-    "raw": RAW,
-    "letters": SPELT,
-    "narrow": NARROW,
-    **RECOGNIZERS,
-}
+COMMAND_TABLES: dict[str, RecognizerTable | SpotterTable]
+COMMAND_TABLES = {"commands": DEEPER, "raw": RAW, "letters": SPELT, "narrow": NARROW, **RECOGNIZERS}
 
 
 @dataclass(frozen=True, kw_only=True)

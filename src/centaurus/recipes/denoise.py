@@ -36,6 +36,8 @@ SMALL = DenoiserTable(
     output=(Row("full", 1, 1, 16),),
 )
 TABLES = {"small": SMALL, **DENOISERS}
+# Settings of training examples that are those of ``Mixing``; validation examples have none of them.
+MIXED = ("time_masks", "frequency_masks", "variety", "silent_speech", "clean_input", "rumble", "residue")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +110,9 @@ def prepare(settings: DenoiseSettings, folder: Path) -> Prepared:
     sounds = settings.read(_of_sets(corpus.where(kind=names), settings.sets))
     mixed = names[1] == "noise"
     train, check = (_examples(settings, sounds.split(split), mixed, split) for split in ("train", "val"))
-    notes: dict[str, Any] = {
-        "layout": corpus.name,
-        "examples": "mixed" if mixed else "pairs",
-        "train_examples": train.size(),
-    }
-    notes |= {"val_examples": check.size(), **{f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}}
+    notes: dict[str, Any] = {"layout": corpus.name, "examples": "mixed" if mixed else "pairs"}
+    notes |= {"train_examples": train.size(), "val_examples": check.size()}
+    notes |= {f"{kind}_hours": hours(sounds.where(kind=kind)) for kind in names}
     faults = {**corpus.faults.reasons, **sounds.faults.reasons}
     return Prepared(Clean(network(settings), settings.losses), Data(train, check), notes, (sounds,), faults)
 
@@ -140,23 +139,11 @@ def _examples(settings: DenoiseSettings, sounds: Corpus, mixed: bool, split: str
     speech = sounds.where(kind="speech")
     sets = {clip.labels.get("set", "") for clip in speech}
     readings = dict.fromkeys(sets, 1.0) if settings.cut or not learning else READINGS
-    how = _mixing(settings) if learning else Mixing(_snr(settings), _level(settings), 0, 0)
+    s = settings
+    how = Mixing((s.snr_low, s.snr_high), (s.level_low, s.level_high), time_masks=0, frequency_masks=0)
+    if learning:
+        how = replace(how, **{name: getattr(s, name) for name in MIXED})
     return Mixtures(speech, sounds.where(kind="noise"), how, settings.length, readings, settings.seed)
-
-
-def _mixing(s: DenoiseSettings) -> Mixing:
-    return Mixing(
-        _snr(s), _level(s), s.time_masks, s.frequency_masks, s.variety, s.silent_speech, s.clean_input, s.rumble,
-        s.residue,
-    )  # fmt: skip
-
-
-def _snr(settings: DenoiseSettings) -> tuple[float, float]:
-    return settings.snr_low, settings.snr_high
-
-
-def _level(settings: DenoiseSettings) -> tuple[float, float]:
-    return settings.level_low, settings.level_high
 
 
 def network(settings: DenoiseSettings) -> Denoiser:

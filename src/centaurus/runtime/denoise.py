@@ -25,6 +25,7 @@ from centaurus.runtime.files import Job, open_sink, open_source
 from centaurus.runtime.io import Intake, Source, as_rows, make_folder
 from centaurus.runtime.modelfile import Settings
 from centaurus.runtime.session import ENGINES, Session, Streaming, open_for
+from centaurus.system import AnyPath
 from centaurus.tasks import DENOISER
 
 Block = NDArray[np.float32]
@@ -140,7 +141,7 @@ class Denoiser:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Streaming = MODEL,
+        model: AnyPath | Streaming = MODEL,
         rate: int = 16_000,
         channels: int = 1,
         mix: float = 1.0,
@@ -287,7 +288,7 @@ def cleaned_share(mix: float, attn_limit_db: float | None) -> np.float32:
 def denoise(
     samples: ArrayLike,
     rate: int,
-    model: str | os.PathLike[str] = MODEL,
+    model: AnyPath = MODEL,
     mix: float = 1.0,
     attn_limit_db: float | None = None,
     threads: int = 1,
@@ -532,15 +533,13 @@ def denoise_files(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def before_and_after(
-    before: str | os.PathLike[str], after: str | os.PathLike[str], path: str | os.PathLike[str], overwrite: bool = False
-) -> None:
+def before_and_after(before: AnyPath, after: AnyPath, path: AnyPath, overwrite: bool = False) -> None:
     """Write a PNG of the first minute of two audio files of one rate, the mean of their channels."""
     signals = {"before": _beginning(before), "after": _beginning(after)}
     save_png(path, signals, open_source(before).rate, overwrite=overwrite)
 
 
-def _beginning(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+def _beginning(path: AnyPath) -> NDArray[np.float32]:
     pieces = [np.zeros(0, np.float32)]
     source, taken = open_source(path), 0
     for block in source.blocks:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
@@ -27,7 +26,7 @@ from centaurus.audio.containers import survey
 from centaurus.audio.files import EXTENSIONS
 from centaurus.runtime.io import Encoding, Layout, Reader, Source, encode, from_file, open_writer
 from centaurus.runtime.modelfile import CHECKPOINTS, SUFFIX, WEIGHTS
-from centaurus.system import OutputError, replacing
+from centaurus.system import AnyPath, OutputError, replacing
 
 # ffmpeg's name of each container, by suffix.
 AUDIO = {".m4a": "ipod", ".aac": "adts", ".wma": "asf", ".mka": "matroska"}
@@ -44,12 +43,12 @@ _TIME = re.compile(r"time=(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 TEXTS = {".txt", ".json", ".jsonl", ".srt", ".vtt", ".csv"}
 
 
-def is_container(path: str | os.PathLike[str]) -> bool:
+def is_container(path: AnyPath) -> bool:
     """Return whether a file is decoded by ffmpeg, by its suffix."""
     return Path(path).suffix.lower() in CONTAINERS
 
 
-def program(path: str | os.PathLike[str]) -> str:
+def program(path: AnyPath) -> str:
     """Return the path of ffmpeg; the error without one names the file."""
     executable = shutil.which("ffmpeg")
     if executable is None:
@@ -62,12 +61,12 @@ def is_available() -> bool:
     return shutil.which("ffmpeg") is not None
 
 
-def seconds(path: str | os.PathLike[str]) -> float:
+def seconds(path: AnyPath) -> float:
     """Return the length that a file states, in seconds; 0 where it does not."""
     return _printed_time(path, _DURATION)
 
 
-def _printed_time(path: str | os.PathLike[str], time: re.Pattern[str], *more: str) -> float:
+def _printed_time(path: AnyPath, time: re.Pattern[str], *more: str) -> float:
     """Return the last time that ffmpeg prints about a file, in seconds; 0 if none."""
     command = [program(path), "-nostdin", "-hide_banner", *LOCAL, "-i", _file(path), *more]
     messages = subprocess.run(command, capture_output=True, check=False).stderr.decode(errors="replace")
@@ -76,13 +75,13 @@ def _printed_time(path: str | os.PathLike[str], time: re.Pattern[str], *more: st
     return int(hours) * 3600 + int(minutes) * 60 + float(rest)
 
 
-def _cut(path: str | os.PathLike[str]) -> str:
+def _cut(path: AnyPath) -> str:
     """Return what is missing of a file, "" if nothing is: ffmpeg decodes a truncated file without an error."""
     with open(path, "rb") as file:
         return survey(file, os.fstat(file.fileno()).st_size).cut
 
 
-def from_container(path: str | os.PathLike[str]) -> Source:
+def from_container(path: AnyPath) -> Source:
     """Open the first audio track of a file, decoded as it is read; that of a video in sync with its frames.
 
     A truncated file is an error.
@@ -126,13 +125,7 @@ class ContainerSink:
     atomically.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        layout: Layout,
-        original: str | os.PathLike[str] | None = None,
-        overwrite: bool = False,
-    ) -> None:
+    def __init__(self, path: AnyPath, layout: Layout, original: AnyPath | None = None, overwrite: bool = False) -> None:
         self.path, self.layout, self.frames = Path(path), layout, 0
         kind = CONTAINERS[self.path.suffix.lower()]
         raw = ["-f", "f32le", "-ar", str(layout.rate), "-ac", str(layout.channels), "-i", "pipe:0"]
@@ -160,9 +153,7 @@ class ContainerSink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._process.stdin is not None
         failure: BaseException | None = error
         try:
@@ -195,7 +186,7 @@ class ContainerSink:
         return OutputError(f"could not be written by ffmpeg: {_reason(self._complaints)}", self.path)
 
 
-def _kept(original: str | os.PathLike[str] | None, path: Path) -> tuple[list[str], list[str], list[str]]:
+def _kept(original: AnyPath | None, path: Path) -> tuple[list[str], list[str], list[str]]:
     """Return options of ffmpeg for what ``path`` keeps of ``original``: the input, its video and its subtitles."""
     if original is None or not is_container(original):
         return [], [], []
@@ -207,7 +198,7 @@ def _kept(original: str | os.PathLike[str] | None, path: Path) -> tuple[list[str
     return inputs, ["-map", "0:v?", "-c:v", "copy"], ["-map", "0:s?", *copied]
 
 
-def _file(path: str | os.PathLike[str]) -> str:
+def _file(path: AnyPath) -> str:
     """Return an absolute file name: ffmpeg takes names such as ``concat:…`` for something else."""
     return f"file:{Path(path).absolute()}"
 
@@ -237,7 +228,7 @@ class Inputs:
     skipped: dict[Path, str] = field(default_factory=dict)
 
 
-def find_inputs(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None) -> Inputs:
+def find_inputs(inputs: Sequence[AnyPath], output: AnyPath | None = None) -> Inputs:
     """Return the audio files among files and folders, except those below ``output``.
 
     Other files of a folder are listed as skipped. A file given by its own name must be audio.
@@ -273,7 +264,7 @@ def _walk(folder: Path, located: Inputs, output: Path | None) -> None:
 
 
 def plan_jobs(
-    inputs: Sequence[str | os.PathLike[str]],
+    inputs: Sequence[AnyPath],
     output: str | None = None,
     overwrite: bool = False,
     mark: str = ".denoised",
@@ -339,7 +330,7 @@ def _check(jobs: Sequence[Job], overwrite: bool) -> None:
         raise OutputError(f"exists already{more}; -f overwrites", there[0])
 
 
-def open_source(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
+def open_source(path: AnyPath, seconds: float = 1.0) -> Source:
     """Open any audio file in blocks: by libsndfile, or by ffmpeg if its suffix is that of a container."""
     return from_container(path) if is_container(path) else from_file(path, seconds)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import struct
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from centaurus.audio import AudioError, Resampler, Writer, blocks, info
 from centaurus.audio.containers import ARECORD, is_streamed
 from centaurus.runtime.modelfile import PEAK
-from centaurus.system import OutputError, install_command
+from centaurus.system import AnyPath, OutputError, install_command
 
 Block = NDArray[np.float32]
 READ = 1 << 16  # bytes of one read, at most
@@ -145,7 +144,9 @@ class Reader:
             elif name == b"ds64" and 16 <= size <= 1024:
                 long = struct.unpack("<Q", self._read_exactly(size + size % 2)[8:16])[0]
             else:
-                self._skip(size + size % 2)
+                left = size + size % 2
+                while left:
+                    left -= len(self._read_exactly(min(left, READ)))
         if layout is None:
             raise AudioError("its WAV header has the samples before their format", self.name)
         length = long if size == UNKNOWN and long else size
@@ -175,10 +176,6 @@ class Reader:
                 raise AudioError(what, self.name)
             data += more
         return data
-
-    def _skip(self, count: int) -> None:
-        while count:
-            count -= len(self._read_exactly(min(count, READ)))
 
 
 def _read_available(stream: BinaryIO, count: int) -> bytes:
@@ -272,14 +269,7 @@ class Microphone:
                 yield self._recorded.get()
 
 
-SUBTYPES = {
-    Encoding.U8: "PCM_U8",
-    Encoding.S16: "PCM_16",
-    Encoding.S24: "PCM_24",
-    Encoding.S32: "PCM_32",
-    Encoding.F32: "FLOAT",
-    Encoding.F64: "DOUBLE",
-}
+SUBTYPES = dict(zip(Encoding, ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"), strict=True))
 """The encodings by libsndfile's names."""
 
 
@@ -302,7 +292,7 @@ class Source:
         return self.layout.channels
 
 
-def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
+def from_file(path: AnyPath, seconds: float = 1.0) -> Source:
     """Open an audio file in blocks of about ``seconds`` seconds. A truncated one is an error, at once or at its end."""
     about = info(path)
     if about.truncated:
@@ -313,7 +303,7 @@ def from_file(path: str | os.PathLike[str], seconds: float = 1.0) -> Source:
     return Source(str(path), layout, pieces, about.frames)
 
 
-def _complete(path: str | os.PathLike[str], frames: int, expected: int) -> Iterator[Block]:
+def _complete(path: AnyPath, frames: int, expected: int) -> Iterator[Block]:
     count = 0
     for block in blocks(path, frames):
         count += block.shape[-1]
@@ -399,11 +389,7 @@ def make_folder(path: Path) -> None:
 
 
 def open_writer(
-    path: str | os.PathLike[str],
-    layout: Layout,
-    frames: int | None = None,
-    overwrite: bool = False,
-    like: str | os.PathLike[str] | None = None,
+    path: AnyPath, layout: Layout, frames: int | None = None, overwrite: bool = False, like: AnyPath | None = None
 ) -> Writer:
     """Open an audio file to write blocks of a layout, atomically. ``frames`` is its length."""
     suffix = Path(path).suffix.lower()

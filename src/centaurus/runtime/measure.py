@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from centaurus.runtime.modelfile import KEY, SessionError, Settings, find_model, read_settings, shipped_models
 from centaurus.runtime.onnxfile import inspect
 from centaurus.runtime.session import Session
-from centaurus.system import ContentError
+from centaurus.system import AnyPath, ContentError
 from centaurus.tasks import TASKS
 from centaurus.verification import Law, Verification
 
@@ -181,10 +180,7 @@ def summary(name: str, settings: Settings, seconds: np.ndarray) -> Timing:
 
 
 def time_steps(
-    step: Callable[[np.ndarray], object],
-    chunk: int,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[np.ndarray], object], chunk: int, seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> np.ndarray:
     """Return the seconds of every step on noise by a clock, measured for about ``seconds`` seconds."""
     signal = 0.1 * np.random.default_rng(0).standard_normal((16, chunk)).astype(np.float32)
@@ -233,9 +229,6 @@ class Shipped:
     score: str
     licence: str
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def describe_shipped() -> list[Shipped]:
     """Return the shipped models, those that commands take by default first."""
@@ -248,19 +241,12 @@ def _describe(name: str) -> Shipped:
     path = find_model(name)
     settings = read_settings(inspect(path).metadata[KEY], path)
     task, (card, _) = TASKS[settings.task], read_card(path.with_suffix(".md"))
-    return Shipped(
-        name=name,
-        command=task.command,
-        default=name == task.model,
-        rate=settings.rate,
-        latency=settings.latency / settings.rate,
-        bytes=path.stat().st_size,
-        score=card["score"],
-        licence=card["license"],
-    )
+    latency, size = settings.latency / settings.rate, path.stat().st_size
+    default = name == task.model
+    return Shipped(name, task.command, default, settings.rate, latency, size, card["score"], card["license"])
 
 
-def read_card(path: str | os.PathLike[str]) -> tuple[dict[str, str], str]:
+def read_card(path: AnyPath) -> tuple[dict[str, str], str]:
     """Return a model card's front matter, the ``key: value`` lines between its first two ``---``, and its text."""
     lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
     fences = [number for number, line in enumerate(lines) if line.strip() == FENCE]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +14,7 @@ from msgspec import Meta
 
 from centaurus import system
 from centaurus.audio.files import EXTENSIONS
-from centaurus.system import FileError
+from centaurus.system import AnyPath, FileError
 from centaurus.tasks import LAYERS, TASKS
 
 KEY = "centaurus"
@@ -133,7 +132,7 @@ def _faults(s: Settings) -> Iterator[str]:
         yield f"the states of one stream hold {s.state_numbers} numbers, more than {MOST_STATE_NUMBERS}"
 
 
-def check_kind(path: str | os.PathLike[str], accepted: tuple[str, ...]) -> None:
+def check_kind(path: AnyPath, accepted: tuple[str, ...]) -> None:
     """Raise an error that says what to do if the suffix of a file is not that of a model of the accepted kinds.
 
     ``accepted`` are ``SUFFIX`` for exported models and ``WEIGHTS`` for those that torch reads.
@@ -159,7 +158,7 @@ def shipped_models() -> list[str]:
     return system.shipped_models(SUFFIX)
 
 
-def find_model(model: str | os.PathLike[str]) -> Path:
+def find_model(model: AnyPath) -> Path:
     """Return the path of a model given as a path or as a shipped name."""
     try:
         path = system.find_model(model, SUFFIX)

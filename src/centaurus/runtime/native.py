@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from centaurus.native.build import TUNED, cpu_name
 from centaurus.runtime.modelfile import WEIGHTS, SessionError, Settings, find_model, read_settings
-from centaurus.system import cache_folder, write_file
+from centaurus.system import AnyPath, cache_folder, write_file
 
 FLAGS = ("-std=gnu99", "-ffp-contract=fast", "-shared", "-fPIC", "-w")
 MARK = re.compile(r"^/\* centaurus: (\{.*\}) \*/$", re.MULTILINE)
@@ -45,7 +45,7 @@ class Description(msgspec.Struct):
     settings: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def describe(source: str | os.PathLike[str]) -> Description:
+def describe(source: AnyPath) -> Description:
     """Return the metadata of a C file that centaurus wrote."""
     with open(source, encoding="utf-8") as file:
         match = MARK.search(file.read(HEAD))
@@ -88,7 +88,7 @@ def open_native(source: Path, compiler: list[str]) -> tuple[Native, Settings]:
     return Native(cached_library(source, compiler)), settings
 
 
-def find_source(model: str | os.PathLike[str], hops: int = 1) -> Path | None:
+def find_source(model: AnyPath, hops: int = 1) -> Path | None:
     """Return the C file of a model: itself, or one exported from its weights if torch is installed, else None.
 
     A C file next to a model is not used, since it is code: it must be named explicitly. An exported one takes ``hops``
@@ -139,7 +139,7 @@ class Native:
     One ``Native`` is for one thread at a time: a step works in its memory.
     """
 
-    def __init__(self, library: str | os.PathLike[str]) -> None:
+    def __init__(self, library: AnyPath) -> None:
         self._library = ctypes.CDLL(os.fspath(library))
         self._library.centaurus_state_floats.restype = ctypes.c_long
         self._library.centaurus_block_floats.restype = ctypes.c_long
@@ -199,13 +199,11 @@ class Binding:
 
     def __init__(self) -> None:
         self.addresses: dict[str, int] = {}
-        self.numbers: dict[str, int] = {}
         self.rows = 0
 
     def bind_input(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
         self.addresses[name.partition(".")[0]] = address
-        self.numbers[name.partition(".")[0]] = int(np.prod(shape[1:]))
+
         self.rows = shape[0]
 
-    def bind_output(self, name: str, device: str, index: int, kind: Any, shape: tuple[int, ...], address: int) -> None:
-        self.bind_input(name, device, index, kind, shape, address)
+    bind_output = bind_input

@@ -225,29 +225,18 @@ def _short(shapes: Sequence[Shape]) -> str:
     return f"{', '.join(map(str, shapes)):.120}"
 
 
+ELEMENTWISE = ("Erf", "Exp", "Identity", "Log", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh")
 OPERATORS: dict[str, tuple[Rule, range]] = {
-    "Add": (_broadcast, SEVERAL),
+    **dict.fromkeys(ELEMENTWISE, (_same, ONE)),
+    **dict.fromkeys(("Add", "Div", "Min", "Mul", "Sub"), (_broadcast, SEVERAL)),
     "Concat": (_concat, range(1, 1 << 16)),
-    "Div": (_broadcast, SEVERAL),
-    "Erf": (_same, ONE),
-    "Exp": (_same, ONE),
     "Gather": (_gather, TWO),
-    "Identity": (_same, ONE),
     "LayerNormalization": (_normalize, range(2, 4)),
-    "Log": (_same, ONE),
     "MatMul": (_matmul, TWO),
-    "Min": (_broadcast, SEVERAL),
-    "Mul": (_broadcast, SEVERAL),
     "ReduceMax": (_reduce, range(1, 3)),
-    "Relu": (_same, ONE),
     "Reshape": (_reshape, TWO),
-    "Sigmoid": (_same, ONE),
     "Slice": (_slice, range(4, 5)),
-    "Softplus": (_same, ONE),
     "Split": (_split, TWO),
-    "Sqrt": (_same, ONE),
-    "Sub": (_broadcast, SEVERAL),
-    "Tanh": (_same, ONE),
     "Transpose": (_transpose, ONE),
 }
 """The operators of an export: the rule for the shapes of their outputs, and how many inputs they may have."""
@@ -258,64 +247,47 @@ class Field(NamedTuple):
 
     name: str
     wire: int
-    repeated: bool = False
-    most: int = (1 << 64) - 1
+    repeated: bool
+    most: int
 
 
 Schema = Mapping[int, Field]
+KINDS = {"int": VARINT, "enum": VARINT, "bytes": BYTES, "float": FIXED32}
+
+
+def _schema(text: str) -> Schema:
+    """Return a schema from "number name kind, …"; the kind of a field that may come more than once ends with "*"."""
+    fields = {}
+    for number, name, kind in (entry.split() for entry in text.split(",")):
+        plain = kind.rstrip("*")
+        most = INT32 if plain == "enum" else (1 << 64) - 1
+        fields[int(number)] = Field(name, KINDS[plain], plain != kind, most)
+    return fields
+
 
 # The fields of onnx.proto that an export may have. Repeated numbers may come packed as well.
-MODEL: Schema = {
-    1: Field("ir_version", VARINT),
-    2: Field("producer_name", BYTES),
-    3: Field("producer_version", BYTES),
-    4: Field("domain", BYTES),
-    5: Field("model_version", VARINT),
-    6: Field("doc_string", BYTES),
-    7: Field("graph", BYTES),
-    8: Field("opset_import", BYTES, repeated=True),
-    14: Field("metadata_props", BYTES, repeated=True),
-}
-OPSET: Schema = {1: Field("domain", BYTES), 2: Field("version", VARINT)}
-ENTRY: Schema = {1: Field("key", BYTES), 2: Field("value", BYTES)}
-GRAPH: Schema = {
-    1: Field("node", BYTES, repeated=True),
-    2: Field("name", BYTES),
-    5: Field("initializer", BYTES, repeated=True),
-    10: Field("doc_string", BYTES),
-    11: Field("input", BYTES, repeated=True),
-    12: Field("output", BYTES, repeated=True),
-}
-NODE: Schema = {
-    1: Field("input", BYTES, repeated=True),
-    2: Field("output", BYTES, repeated=True),
-    3: Field("name", BYTES),
-    4: Field("op_type", BYTES),
-    5: Field("attribute", BYTES, repeated=True),
-    6: Field("doc_string", BYTES),
-    7: Field("domain", BYTES),
-}
-ATTRIBUTE: Schema = {
-    1: Field("name", BYTES),
-    2: Field("f", FIXED32),
-    3: Field("i", VARINT),
-    8: Field("ints", VARINT, repeated=True),
-    13: Field("doc_string", BYTES),
-    20: Field("type", VARINT, most=INT32),
-}
-TENSOR: Schema = {
-    1: Field("dims", VARINT, repeated=True),
-    2: Field("data_type", VARINT, most=INT32),
-    8: Field("name", BYTES),
-    9: Field("raw_data", BYTES),
-    12: Field("doc_string", BYTES),
-    14: Field("data_location", VARINT, most=INT32),
-}
-VALUE: Schema = {1: Field("name", BYTES), 2: Field("type", BYTES), 3: Field("doc_string", BYTES)}
-TYPE: Schema = {1: Field("tensor_type", BYTES)}
-TENSOR_TYPE: Schema = {1: Field("elem_type", VARINT, most=INT32), 2: Field("shape", BYTES)}
-SHAPE: Schema = {1: Field("dim", BYTES, repeated=True)}
-AXIS: Schema = {1: Field("dim_value", VARINT), 2: Field("dim_param", BYTES)}
+MODEL = _schema(
+    "1 ir_version int, 2 producer_name bytes, 3 producer_version bytes, 4 domain bytes, 5 model_version int, "
+    "6 doc_string bytes, 7 graph bytes, 8 opset_import bytes*, 14 metadata_props bytes*"
+)
+OPSET = _schema("1 domain bytes, 2 version int")
+ENTRY = _schema("1 key bytes, 2 value bytes")
+GRAPH = _schema(
+    "1 node bytes*, 2 name bytes, 5 initializer bytes*, 10 doc_string bytes, 11 input bytes*, 12 output bytes*"
+)
+NODE = _schema(
+    "1 input bytes*, 2 output bytes*, 3 name bytes, 4 op_type bytes, 5 attribute bytes*, 6 doc_string bytes, "
+    "7 domain bytes"
+)
+ATTRIBUTE = _schema("1 name bytes, 2 f float, 3 i int, 8 ints int*, 13 doc_string bytes, 20 type enum")
+TENSOR = _schema(
+    "1 dims int*, 2 data_type enum, 8 name bytes, 9 raw_data bytes, 12 doc_string bytes, 14 data_location enum"
+)
+VALUE = _schema("1 name bytes, 2 type bytes, 3 doc_string bytes")
+TYPE = _schema("1 tensor_type bytes")
+TENSOR_TYPE = _schema("1 elem_type enum, 2 shape bytes")
+SHAPE = _schema("1 dim bytes*")
+AXIS = _schema("1 dim_value int, 2 dim_param bytes")
 
 
 class Value(NamedTuple):

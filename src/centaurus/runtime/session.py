@@ -26,6 +26,7 @@ from centaurus.runtime.io import Intake, as_rows
 from centaurus.runtime.modelfile import KEY, WEIGHTS, SessionError, Settings, find_model, read_settings
 from centaurus.runtime.native import GROUP, SOURCE, Binding, Native, find_source, open_native
 from centaurus.runtime.onnxfile import FLOAT, Contents, Value, infer_shapes, inspect
+from centaurus.system import AnyPath
 from centaurus.tasks import CLASSIFIER, RECOGNIZER, TASKS
 
 __all__ = ["Session", "SessionError"]
@@ -81,12 +82,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        model: str | os.PathLike[str],
-        batch: int = 1,
-        threads: int = 1,
-        engine: str = "onnxruntime",
-        hops: int = 1,
+        self, model: AnyPath, batch: int = 1, threads: int = 1, engine: str = "onnxruntime", hops: int = 1
     ) -> None:
         if batch < 1 or threads < 0:
             raise SessionError(f"a session has at least one row and no negative threads, got {batch=} and {threads=}")
@@ -104,7 +100,7 @@ class Session:
         self._taken: set[int] = set()
         self._arrays = Arrays(self._engine, self.settings, batch)
         self._audio, self._output, self._states = self._arrays.audio, self._arrays.output, self._arrays.states
-        self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step
+        self._fewer: dict[int, Arrays] = {}  # by the number of rows of a step, allocated once
         self.reset()
 
     def process(self, x: ArrayLike) -> Samples:
@@ -150,7 +146,9 @@ class Session:
                 f"a step takes up to {self.batch} rows of {self.settings.chunk} samples with none waiting, "
                 f"got shape {x.shape} for {count} rows and {self._waiting} samples waiting"
             )
-        some = self._some(count)
+        if count not in self._fewer:
+            self._fewer[count] = Arrays(self._engine, self.settings, count)
+        some = self._fewer[count]
         index = np.asarray(self._checked(rows))
         some.audio[:, 0] = self._limited(x)
         for mine, all_rows in zip(some.states[0], self._states[self._turn], strict=True):
@@ -161,12 +159,6 @@ class Session:
         for row in rows:
             self.samples[row] += self.settings.chunk
         return some.output.copy()
-
-    def _some(self, count: int) -> Arrays:
-        """Return the arrays for a step of that many rows, allocated once."""
-        if count not in self._fewer:
-            self._fewer[count] = Arrays(self._engine, self.settings, count)
-        return self._fewer[count]
 
     def flush(self) -> Samples:
         """Return the frames of the samples still waiting, padded with zeros, shaped like the last, and reset."""
@@ -268,7 +260,7 @@ class Session:
         return range(self.batch) if rows is None else rows
 
 
-def _compiled(model: str | os.PathLike[str], hops: int) -> tuple[Native, Settings] | None:
+def _compiled(model: AnyPath, hops: int) -> tuple[Native, Settings] | None:
     """Return the compiled step of a model and its settings; None without a compiler or the weights of this model."""
     compiler = find_compiler()
     source = None if compiler is None else find_source(model, hops)
@@ -405,7 +397,7 @@ class Streaming(Protocol):
     def flush(self) -> Samples: ...
 
 
-def open_for(task: str, model: str | os.PathLike[str] | Streaming, batch: int, threads: int) -> Streaming:
+def open_for(task: str, model: AnyPath | Streaming, batch: int, threads: int) -> Streaming:
     """Return a session for a task, or the one that is already open; an error if the model has another task."""
     session: Streaming = Session(model, batch=batch, threads=threads) if isinstance(model, str | os.PathLike) else model
     actual = session.settings.task
@@ -424,7 +416,7 @@ class Spotter:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Streaming = CLASSIFIER.model,
+        model: AnyPath | Streaming = CLASSIFIER.model,
         rate: int = 16_000,
         channels: int = 1,
         smoothing: Smoothing | None = None,
@@ -463,7 +455,7 @@ def smoothing_of(settings: Settings) -> Smoothing:
 def spot(
     samples: ArrayLike,
     rate: int,
-    model: str | os.PathLike[str] = CLASSIFIER.model,
+    model: AnyPath = CLASSIFIER.model,
     smoothing: Smoothing | None = None,
     words: Sequence[str] | None = None,
 ) -> list[Keyword]:
@@ -490,11 +482,7 @@ class Transcriber:
     """Transcribe a stream: blocks (channels, n) in, words out when they end. Channels are averaged."""
 
     def __init__(
-        self,
-        model: str | os.PathLike[str] | Streaming = RECOGNIZER.model,
-        rate: int = 16_000,
-        channels: int = 1,
-        threads: int = 1,
+        self, model: AnyPath | Streaming = RECOGNIZER.model, rate: int = 16_000, channels: int = 1, threads: int = 1
     ) -> None:
         self.session: Streaming = open_for("recognizer", model, batch=1, threads=threads)
         settings = self.session.settings
@@ -528,7 +516,7 @@ class Transcriber:
         return self._words.push(self._collapse.push(logits))
 
 
-def transcribe(samples: ArrayLike, rate: int, model: str | os.PathLike[str] = RECOGNIZER.model) -> list[Word]:
+def transcribe(samples: ArrayLike, rate: int, model: AnyPath = RECOGNIZER.model) -> list[Word]:
     """Return the words in a recording, with the start and end of each.
 
     Args:

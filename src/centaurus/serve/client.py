@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -107,9 +106,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _receive(self) -> str | bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -41,8 +41,8 @@ def read_request(path: str) -> Request:
     """Return the request of a URL such as ``/v1/denoise?rate=48000&channels=2``; ValueError says what is wrong."""
     url = urlsplit(path)
     task = url.path.removeprefix(PATH)
-    if not url.path.startswith(PATH) or task not in JOBS:
-        raise LookupError(f"there is no {url.path}: streams are {', '.join(PATH + name for name in JOBS)}")
+    if not url.path.startswith(PATH) or task not in OPTIONS:
+        raise LookupError(f"there is no {url.path}: streams are {', '.join(PATH + name for name in OPTIONS)}")
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     rate, channels = int(_number(query, "rate", 16_000)), int(_number(query, "channels", 1))
     if channels > MOST_CHANNELS:
@@ -71,31 +71,22 @@ def _number(query: dict[str, str], key: str, default: float | None = None) -> fl
         raise ValueError(f"{key} should be a number, got {text!r:.40}") from error
 
 
-def _denoiser(lane: Lane, request: Request) -> Denoiser:
-    mix, limit = request.options.get("mix", 1.0), request.options.get("attn_limit_db")
-    return Denoiser(lane, request.layout.rate, request.layout.channels, mix, limit)
-
-
-def _spotter(lane: Lane, request: Request) -> Spotter:
-    smoothing = replace(smoothing_of(lane.settings), **request.options)
-    return Spotter(lane, request.layout.rate, request.layout.channels, smoothing)
-
-
-def _transcriber(lane: Lane, request: Request) -> Transcriber:
-    return Transcriber(lane, request.layout.rate, request.layout.channels)
-
-
-Job = Denoiser | Spotter | Transcriber
-JOBS: dict[str, Callable[[Lane, Request], Job]] = {
-    "denoise": _denoiser,
-    "spot": _spotter,
-    "transcribe": _transcriber,
-}
 OPTIONS: dict[str, tuple[str, ...]] = {
     "denoise": ("mix", "attn_limit_db"),
     "spot": ("threshold", "release", "window", "refractory", "patience"),
     "transcribe": (),
 }
+"""The tasks, and the options of each."""
+
+
+def _open(lane: Lane, request: Request) -> Denoiser | Spotter | Transcriber:
+    """Return what runs a requested task on a lane."""
+    rate, channels, options = request.layout.rate, request.layout.channels, request.options
+    if request.task == "denoise":
+        return Denoiser(lane, rate, channels, options.get("mix", 1.0), options.get("attn_limit_db"))
+    if request.task == "spot":
+        return Spotter(lane, rate, channels, replace(smoothing_of(lane.settings), **options))
+    return Transcriber(lane, rate, channels)
 
 
 class Stream:
@@ -103,7 +94,7 @@ class Stream:
 
     def __init__(self, lane: Lane, request: Request) -> None:
         self.lane, self.layout, self.task = lane, request.layout, request.task
-        self.job = JOBS[request.task](lane, request)
+        self.job = _open(lane, request)
         self.frames = 0
         self._partial = ""
         self._rest = b""
@@ -113,15 +104,8 @@ class Stream:
     def ready(self) -> str:
         """Return the first message: the task, the model and the format of the audio."""
         s = self.lane.settings
-        return _text(
-            "ready",
-            task=self.task,
-            model=s.name,
-            rate=self.layout.rate,
-            channels=self.layout.channels,
-            format=self.layout.encoding.value,
-            latency_ms=round(1e3 * s.latency / s.rate, 3),
-        )
+        form = {"rate": self.layout.rate, "channels": self.layout.channels, "format": self.layout.encoding.value}
+        return _text("ready", task=self.task, model=s.name, **form, latency_ms=round(1e3 * s.latency / s.rate, 3))
 
     def feed(self, data: bytes) -> list[Message]:
         """Take interleaved samples and return the results that are ready."""
@@ -145,7 +129,7 @@ class Stream:
     def _messages(self, results: Any) -> list[Message]:
         if isinstance(self.job, Denoiser):
             return [encode(results, self.layout.encoding)] if results.size else []
-        messages: list[Message] = [keyword_text(x) if isinstance(x, Keyword) else word_text(x) for x in results]
+        messages: list[Message] = [_result_text(x) for x in results]
         if isinstance(self.job, Transcriber):
             partial = join(self.job.partial)
             if partial != self._partial:
@@ -154,15 +138,12 @@ class Stream:
         return messages
 
 
-def keyword_text(x: Keyword) -> str:
-    """Return a keyword as a message."""
-    return _text("keyword", keyword=x.word, time=round(x.time, 4), confidence=round(x.confidence, 4))
-
-
-def word_text(x: Word) -> str:
-    """Return a word of a transcript as a message."""
-    times = {"start": round(x.start, 4), "end": round(x.end, 4)}
-    return _text("word", word=x.text, **times, confidence=round(x.confidence, 4))
+def _result_text(x: Keyword | Word) -> str:
+    """Return a keyword, or a word of a transcript, as a message."""
+    sure = round(x.confidence, 4)
+    if isinstance(x, Keyword):
+        return _text("keyword", keyword=x.word, time=round(x.time, 4), confidence=sure)
+    return _text("word", word=x.text, start=round(x.start, 4), end=round(x.end, 4), confidence=sure)
 
 
 def error_text(message: object) -> str:

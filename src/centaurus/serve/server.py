@@ -31,17 +31,9 @@ from websockets.typing import Subprotocol
 from centaurus import tasks
 from centaurus.runtime import Session, SessionError
 from centaurus.runtime.session import open_for
+from centaurus.serve import protocol
 from centaurus.serve.engine import BATCHES, Engine, FullError, Lane, Metrics, measure_pace
-from centaurus.serve.protocol import (
-    MOST_CHANNELS,
-    SUBPROTOCOL,
-    TOKEN,
-    Message,
-    Request,
-    Stream,
-    error_text,
-    read_request,
-)
+from centaurus.serve.protocol import MOST_CHANNELS, SUBPROTOCOL, Message, Request, Stream, read_request
 
 MESSAGE_BYTES = 1 << 20  # of one client message: 16 s of one channel of float32 at 16 kHz
 OUTPUT_BYTES = 1 << 16  # of unsent results, here and in the kernel, above which reading from the client pauses
@@ -231,7 +223,7 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception, code: int, reason: str) -> None:
         if self._socket.state is State.OPEN:
-            self._send(error_text(error))
+            self._send(protocol.error_text(error))
         self._close(code, str(error)[:100])
         self._finish(reason)
 
@@ -417,7 +409,8 @@ class Server:
         if not self._may(http.headers):
             return self._reject(HTTPStatus.UNAUTHORIZED, "token", "a token is required")
         if path == "/metrics":
-            return _respond(HTTPStatus.OK, self.metrics.text(self._gauges()), "text/plain; version=0.0.4")
+            gauges = {"centaurus_load": self.load, "centaurus_draining": float(self.draining)}
+            return _respond(HTTPStatus.OK, self.metrics.text(gauges), "text/plain; version=0.0.4")
         try:
             request = read_request(http.path)
         except LookupError as error:
@@ -428,7 +421,8 @@ class Server:
         if refusal is not None:
             return refusal
         if http.headers.get("Upgrade", "").lower() == "websocket":
-            self._opened(connection, request)
+            self._streams[connection] = request
+            self.metrics.streams.add(1, task=request.task)
         return self.engines[request.task], request
 
     def _refuse(self, request: Request, origin: str | None) -> Response | None:
@@ -459,7 +453,7 @@ class Server:
             return True
         tokens = [headers.get("Authorization", "").removeprefix("Bearer ")]
         offered = ",".join(headers.get_all("Sec-WebSocket-Protocol"))
-        tokens += [name.strip().removeprefix(TOKEN) for name in offered.split(",")]
+        tokens += [name.strip().removeprefix(protocol.TOKEN) for name in offered.split(",")]
         return any(hmac.compare_digest(text.encode(), self.options.token.encode()) for text in tokens)
 
     def _reject(self, status: HTTPStatus, reason: str, text: str) -> Response:
@@ -474,13 +468,6 @@ class Server:
             "capacity": {task: self.capacity(task) for task in self.engines},
             "models": {task: engine.session.settings.name for task, engine in self.engines.items()},
         }
-
-    def _gauges(self) -> dict[str, float]:
-        return {"centaurus_load": self.load, "centaurus_draining": float(self.draining)}
-
-    def _opened(self, connection: Connection, request: Request) -> None:
-        self._streams[connection] = request
-        self.metrics.streams.add(1, task=request.task)
 
     def _closed(self, connection: Connection, reason: str) -> None:
         request = self._streams.pop(connection, None)

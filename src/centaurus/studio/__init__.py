@@ -8,13 +8,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
+from string import Template
 from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -24,6 +25,7 @@ from centaurus.planner.named import NAMES, named_plan
 from centaurus.runtime.modelfile import KEY, find_model, read_settings
 from centaurus.runtime.onnxfile import inspect
 from centaurus.ssm.topology import EQUATIONS, Topology, topology
+from centaurus.system import AnyPath
 
 LARGEST_SIZE = 1 << 20
 MOST_OPERANDS = 6  # the search grows as 3^operands: six take about a second
@@ -51,7 +53,7 @@ def answer_plan(query: Mapping[str, str], device: Device | str = "cpu") -> dict[
         "output": e.output,
         "sizes": dict(equation.sizes),
         "device": best.device,
-        "plan": _full(best),
+        "plan": _total(best) | {"steps": best.json()["steps"]},
         "runners_up": [_total(plan) for plan in best.runners_up],
         "named": {name: _total(plans[name]) for name in NAMES if name != "planned"},
         "rule": _rule(plans),
@@ -83,12 +85,8 @@ def grid() -> dict[str, Any]:
             answer = answer_plan({"equation": name} | asked, CPU)
             for plan in (answer["plan"], *answer["runners_up"], *answer["named"].values()):
                 _shorten(plan, summaries)
-            answers["/".join([name, *map(str, values)])] = {
-                "plan": answer["plan"],
-                "runners_up": answer["runners_up"],
-                "named": answer["named"],
-                "rule": answer["rule"],
-            }
+            kept = {key: answer[key] for key in ("plan", "runners_up", "named", "rule")}
+            answers["/".join([name, *map(str, values)])] = kept
     return {
         "device": CPU.name,
         "axes": {index: list(values) for index, values in GRID.items()},
@@ -151,29 +149,14 @@ def _rule(plans: Mapping[str, Plan]) -> str:
 
 def _cell(plans: Mapping[str, Plan]) -> dict[str, Any]:
     best = plans["planned"]
-    return {
-        "plan": best.summary(),
-        "seconds": best.seconds,
-        "paper": plans["paper"].seconds / best.seconds,
-        "rule": _rule(plans),
-    }
+    times = {"seconds": best.seconds, "paper": plans["paper"].seconds / best.seconds}
+    return {"plan": best.summary(), **times, "rule": _rule(plans)}
 
 
 def _total(plan: Plan) -> dict[str, Any]:
     """Return the summary and the estimates of a plan."""
-    return {
-        "name": plan.name,
-        "summary": plan.summary(),
-        "seconds": plan.seconds,
-        "forward_seconds": plan.forward_seconds,
-        "flops": plan.flops,
-        "peak_bytes": plan.peak_bytes,
-    }
-
-
-def _full(plan: Plan) -> dict[str, Any]:
-    """Return a plan with its steps."""
-    return _total(plan) | {"steps": plan.json()["steps"]}
+    estimates = {name: getattr(plan, name) for name in ("seconds", "forward_seconds", "flops", "peak_bytes")}
+    return {"name": plan.name, "summary": plan.summary(), **estimates}
 
 
 TYPES = {
@@ -191,6 +174,15 @@ POLICY = (
     "media-src 'self' blob:; worker-src 'self'; base-uri 'none'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types centaurus"
 )
+PAGES = {  # title and description; the title is also the name of the script
+    "index.html": ("Denoise", "Remove noise from speech in the browser, live or from a file."),
+    "words.html": ("Words", "Keywords, connected words and a wake word, live in the browser."),
+    "plans.html": (
+        "Plans",
+        "How a state-space layer is contracted: the tensor network, the plan and the map of best plans.",
+    ),
+    "networks.html": ("Networks", "The networks as pictures: channels, rates, states, counts, memory and modes."),
+}
 SETTINGS = ("name", "task", "rate", "hop", "latency", "features", "classes", "tokens")
 HOST = "127.0.0.1"
 PORT = 8008
@@ -221,19 +213,32 @@ class Page:
 def site(live: bool) -> dict[str, Page]:
     """Return every file by its path below the root. ``live`` is whether a server answers queries about plans."""
     package = files("centaurus")
+
+    def first() -> bytes:
+        """Return the data that pages load first: whether there is a server, the models, equations and default sizes."""
+        return _json({"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS})
+
     pages = {path: _page(path, file) for path, file in _tree(package / "studio" / "static")}
+    frame = Template((package / "studio" / "frame.html").read_text(encoding="utf-8"))
+    for name in PAGES:
+        pages[name] = Page(TYPES[".html"], partial(_framed, name, pages[name], frame))
     for file in sorted((package / "pretrained").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".wasm"):
             pages[f"models/{file.name}"] = _page(file.name, file)
     for name in ("demo.flac", "demo.json"):
         pages[name] = _page(name, package / "assets" / name)
-    pages["models.json"] = Page(TYPES[".json"], lambda: _json(describe_site(live)))
+    pages["models.json"] = Page(TYPES[".json"], first)
     return pages
 
 
-def describe_site(live: bool) -> dict[str, Any]:
-    """Return the data that pages load first: whether there is a server, the models, equations and default sizes."""
-    return {"live": live, "models": describe_models(), "equations": EQUATIONS, "defaults": DEFAULTS}
+def _framed(name: str, page: Page, frame: Template) -> bytes:
+    """Return a page with what all pages have around their contents, the first line of which is the lead."""
+    title, description = PAGES[name]
+    lead, _, content = page.read().decode().partition("\n")
+    here = {name: ' aria-current="page"'}
+    links = "\n".join(f'<a href="{path}"{here.get(path, "")}>{PAGES[path][0]}</a>' for path in PAGES)
+    words = {"title": title, "script": title.lower(), "description": description, "lead": lead, "content": content}
+    return frame.substitute(words, policy=POLICY, links=links).encode()
 
 
 def describe_models() -> list[dict[str, Any]]:
@@ -249,7 +254,7 @@ def describe_models() -> list[dict[str, Any]]:
     return models
 
 
-def write_site(folder: str | os.PathLike[str]) -> list[Path]:
+def write_site(folder: AnyPath) -> list[Path]:
     """Write the whole site to a new or empty folder, with plans over a grid of sizes; return its files."""
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):

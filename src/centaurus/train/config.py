@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Training")
 BUDGETS = ("epochs", "steps", "minutes")
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "muon")
-COMPILE = ("auto", "true", "false")
+CHOICES = {"precision": ("auto", "fp32", "bf16", "fp16"), "optimizer": OPTIMIZERS, "compile": ("auto", "true", "false")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +93,9 @@ class Training:
             raise ValueError(f"seed should be a whole number from 0 to 2^63 - 1, got {self.seed}")
         if not self.lr > 0:
             raise ValueError(f"lr should be above 0, got {self.lr}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer should be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
-        if self.compile not in COMPILE:
-            raise ValueError(f"compile should be one of {', '.join(COMPILE)}, got {self.compile!r}")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} should be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.batch % self.accumulate:
             raise ValueError(f"batch {self.batch} cannot be split into {self.accumulate} equal parts (accumulate)")
 
@@ -174,15 +170,8 @@ Preset = Literal["paper", "ours", "small"]
 
 # What the paper's runs have in common (appendix E): AdamW with torch's defaults, cosine decay after a warm-up of 0.01,
 # "gradient clip value of 1" read as the norm (docs/decisions/0007), mixed precision and torch.compile, no averaging.
-PAPER: dict[str, Any] = {
-    "optimizer": "adamw",
-    "warmup": 0.01,
-    "clip": 1.0,
-    "clip_value": 0.0,
-    "ema": 0.0,
-    "precision": "auto",
-    "compile": "auto",
-}
+PAPER: dict[str, Any] = {"optimizer": "adamw", "warmup": 0.01, "clip": 1.0, "clip_value": 0.0, "ema": 0.0}
+PAPER |= {"precision": "auto", "compile": "auto"}
 
 
 @dataclass(frozen=True)

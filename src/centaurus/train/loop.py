@@ -194,7 +194,9 @@ def fit(objective: Objective, data: Data, config: Training, run: Run, watcher: W
             terms, passed, audio = _agreed(accelerator, waiting, passed)
             waiting.clear()
             standing = replace(standing, seconds=standing.seconds + passed)
-            _check_loss(terms["loss"], standing.step, config.lr, run)
+            if not math.isfinite(loss := terms["loss"]):
+                what = f"the loss is {loss} at step {standing.step}"
+                raise TrainingError(f"{what}: {last_good(run)}; a smaller lr than {config.lr:g} may help")
             done = budget.progress(standing.step, standing.seconds)
             if logger is not None:
                 logger.count_audio(audio / objective.rate)
@@ -333,11 +335,6 @@ def _agreed(accelerator: Accelerator, steps: Sequence[Terms], passed: float) -> 
     return shared, passed, shared.pop("samples") * accelerator.num_processes
 
 
-def _check_loss(loss: float, step: int, lr: float, run: Run) -> None:
-    if not math.isfinite(loss):
-        raise TrainingError(f"the loss is {loss} at step {step}: {last_good(run)}; a smaller lr than {lr:g} may help")
-
-
 @torch.no_grad()
 def _validate(
     objective: Objective, net: Network, corpus: Examples, config: Training, accelerator: Accelerator
@@ -430,7 +427,8 @@ class Checkpoints:
             self.accelerator.save_state(str(self.run.unfinished))
             self.accelerator.wait_for_everyone()
             if main:
-                save_file(_contiguous(self.average.net), self.run.unfinished / AVERAGE)
+                average = {name: x.contiguous() for name, x in self.average.net.state_dict().items()}
+                save_file(average, self.run.unfinished / AVERAGE)
                 self.keep("last")
                 self.run.finish_checkpoint(standing)
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -443,10 +441,6 @@ class Checkpoints:
     def keep(self, name: str) -> None:
         """Write the EMA as a model file of this name."""
         save(self.average.net, self.run.folder / f"{name}.safetensors")
-
-
-def _contiguous(net: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: x.contiguous() for name, x in net.state_dict().items()}
 
 
 def judged(standing: Standing, value: float, lower: bool) -> tuple[Standing, bool]:

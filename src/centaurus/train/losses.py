@@ -359,16 +359,9 @@ def bark_scale() -> Scale:
     return Scale(tables[0], width, tables[1], tables[2])
 
 
-def _shares() -> Tensor:
-    return bark_scale().shares
-
-
-def _centres() -> Tensor:
-    return bark_scale().centres
-
-
-def _threshold() -> Tensor:
-    return bark_scale().threshold
+def _bark_table(name: str) -> Tensor:
+    table: Tensor = getattr(bark_scale(), name)
+    return table
 
 
 def perceptual(estimate: Tensor, clean: Tensor) -> Tensor:
@@ -386,7 +379,7 @@ def perceptual(estimate: Tensor, clean: Tensor) -> Tensor:
 def disturbances(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the symmetric and the asymmetric disturbance of every frame (rows, frames) of two (rows, samples)."""
     scale = bark_scale()
-    shares, centres, threshold = (constant(table, ours) for table in (_shares, _centres, _threshold))
+    shares, centres, threshold = (constant(_bark_table, ours, name) for name in ("shares", "centres", "threshold"))
     threshold = threshold[:, None]
     clean = shares @ _at_listening_level(theirs)  # b q t
     noisy = shares @ _at_listening_level(ours)
@@ -441,14 +434,7 @@ def _clip(x: Tensor) -> Tensor:
     return LARGEST * (1 - torch.exp(-x / LARGEST))
 
 
-RELATIVE_LOSSES: dict[str, RelativeLoss] = {
-    "residual": residual,
-    "compressed": compressed,
-    "heard": heard,
-    "perceptual": perceptual,
-}
-
-
+RELATIVE_LOSSES: dict[str, RelativeLoss] = {loss.__name__: loss for loss in (residual, compressed, heard, perceptual)}
 NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 TERM = re.compile(rf"\s*(?P<name>\w+)\s*:\s*(?P<first>{NUMBER})(?:\.\.(?P<last>{NUMBER}))?\s*")
 

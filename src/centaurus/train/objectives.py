@@ -89,11 +89,7 @@ class Classify(Objective):
     monitor = "accuracy"
 
     def __init__(
-        self,
-        net: Classifier,
-        weights: str = "cross_entropy:1",
-        smoothing: float = 0.0,
-        teacher: Answers | None = None,
+        self, net: Classifier, weights: str = "cross_entropy:1", smoothing: float = 0.0, teacher: Answers | None = None
     ) -> None:
         super().__init__(net, read_weights(weights, ("cross_entropy", "taught")))
         if any(weight.name == "taught" for weight in self.weights) != (teacher is not None):
@@ -188,19 +184,14 @@ class Clean(Objective):
         final = sum(w.last * self.term(w.name, (estimate,), batch) for w in self.weights)
         sums: Sums = {"loss": (float(final) * len(lengths), len(lengths))}
         for name, signal in (("si_sdr", estimate), ("si_sdr_before", batch["audio"])):
-            each = [_si_sdr(signal[k, 0, :n], clean[k, 0, :n]) for k, n in enumerate(lengths)]
-            sums[name] = float(np.sum(each)), len(lengths)
+            ratios = [losses.negative_si_sdr(signal[k, :, :n], clean[k, :, :n], 0) for k, n in enumerate(lengths)]
+            sums[name] = float(np.sum([-10 * float(ratio) for ratio in ratios])), len(lengths)  # dB
         return sums
 
     def examples(self, net: Network, batch: Batch) -> list[Example]:
         samples = int(batch["samples"][0])
         named = {"noisy": batch["audio"], "clean": batch["clean"], "estimate": net.aligned(batch["audio"])}
         return [Example(name, x[0, 0, :samples]) for name, x in named.items()]
-
-
-def _si_sdr(estimate: Tensor, clean: Tensor) -> float:
-    """Return the SI-SDR of one signal in dB."""
-    return -10 * float(losses.negative_si_sdr(estimate[None], clean[None], 0))
 
 
 LOSSES = ("tokens", "characters", "distillation", "starts", "ends")
@@ -278,10 +269,8 @@ class Recognise(Objective):
         frames = self._frames(net, batch["samples"])
         loss = float(losses.ctc(logits[:, : self.vocabulary.mark], batch["tokens"], frames, batch["tokens_length"]))
         seconds = float(1 / (net.ratio * self.rate))
-        said = [
-            transcript(row[:, :n].cpu().numpy(), self.vocabulary, seconds)
-            for row, n in zip(logits, frames.tolist(), strict=True)
-        ]
+        rows = [row[:, :n].cpu().numpy() for row, n in zip(logits, frames.tolist(), strict=True)]
+        said = [transcript(row, self.vocabulary, seconds) for row in rows]
         references = [text_of(row) for row in batch["text"]]
         letters, words = char_errors(said, references), word_errors(said, references)
         return {

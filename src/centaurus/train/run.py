@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,13 +27,14 @@ import msgspec
 
 from centaurus.audio.signal import Samples, spectrogram
 from centaurus.models.network import Network, count
-from centaurus.system import FileError, OutputError, write_file
+from centaurus.system import AnyPath, FileError, OutputError, installed_version, write_file
 from centaurus.tasks import TASKS
 from centaurus.train.objectives import Example
 
 CHECKSUMS, STANDING = "checksums.json", "standing.json"
 PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr", "tokenizers", "safetensors")
 SECONDS = 10  # of audio for each example
+HIDDEN = ("kind", "step", "seconds", "best")  # what a record of a validation has besides its figures
 
 
 class TrainingError(RuntimeError):
@@ -63,12 +63,12 @@ class Standing:
 class Run:
     """The files of one run. Every file is written atomically, except the log, which grows by whole lines."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: AnyPath) -> None:
         self.folder = Path(folder)
         self._made: list[Path] = []  # folders that this process created, innermost first
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], description: dict[str, Any]) -> Run:
+    def create(cls, folder: AnyPath, description: dict[str, Any]) -> Run:
         """Create a run folder. One that is not empty is an error: resume the run, or choose another name."""
         run = cls(folder)
         if (run.folder / "config.json").exists():
@@ -116,7 +116,7 @@ class Run:
             os.close(handle)
 
     @classmethod
-    def existing(cls, folder: str | os.PathLike[str]) -> Run:
+    def existing(cls, folder: AnyPath) -> Run:
         """Return a run that was started before."""
         run = cls(folder)
         if not (run.folder / "config.json").is_file():
@@ -268,16 +268,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := installed_version(name))},
         "revision": revision(),
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def revision() -> str | None:
@@ -370,6 +363,7 @@ def card(run: Run, net: Network) -> str:
     described, rate = run.description(), int(net.settings["sample_rate"])
     report = count(net, rate)
     checks, best = run.validations(), run.best()
+    last = checks[-1] if checks else {"step": 0, "seconds": 0.0}
     facts = {
         "parameters": f"{report.parameters:,} counted, {report.tensors:,} numbers in the file",
         "cost": f"{report.flops_per_second / 1e6:.1f} MFLOPs for each second of audio",
@@ -386,27 +380,18 @@ def card(run: Run, net: Network) -> str:
         _table("", facts),
         "## Validation",
         f"The averaged weights at step {best.get('step', 0)}, the best of {len(checks)} validations:",
-        _table("figure", _figures(best)),
+        _table("figure", {name: f"{value:.4g}" for name, value in best.items() if name not in HIDDEN}),
         "## Data",
         f"`{described.get('data', '')}`",
         _table("", run.notes()),
         "## Training",
-        f"{checks[-1]['step'] if checks else 0} steps, {_minutes(checks)} minutes. Every setting:",
+        f"{last['step']} steps, {last['seconds'] / 60:.1f} minutes. Every setting:",
         _table("setting", described["settings"]),
         "## Limits",
         "The figures above are for data like the validation examples, and only for those. Measure on recordings of "
         "your own before you rely on it: `centaurus eval best.safetensors --data FOLDER`.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _figures(record: dict[str, Any]) -> dict[str, Any]:
-    hidden = ("kind", "step", "seconds", "best")
-    return {name: f"{value:.4g}" for name, value in record.items() if name not in hidden}
-
-
-def _minutes(checks: list[dict[str, Any]]) -> str:
-    return f"{checks[-1]['seconds'] / 60:.1f}" if checks else "0"
 
 
 def _table(head: str, rows: dict[str, Any]) -> str:

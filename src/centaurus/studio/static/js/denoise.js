@@ -1,6 +1,6 @@
 // The denoising page: live from the microphone, or from a file.
 
-import { addNode, openContext, openMicrophone } from "./live.js";
+import { addNode, closeAudio, openContext, openMicrophone } from "./live.js";
 import { action, byId, clock, download, element, loadModule, oneOf, say, showError, site, slider, startWorker, State, upTo, whole } from "./page.js";
 import { Network } from "./network.js";
 import { Result } from "./result.js";
@@ -151,8 +151,7 @@ class Live {
   }
 
   async close() {
-    for (const track of this.stream?.getTracks() ?? []) track.stop();
-    if (this.context && this.context.state !== "closed") await this.context.close();
+    await closeAudio(this);
     clearMeters();
   }
 }

@@ -53,6 +53,12 @@ export async function openContext(rate, stream) {
   return { context, source };
 }
 
+// Release the microphone and the context of a recording, as far as they were opened.
+export async function closeAudio({ stream, context }) {
+  for (const track of stream?.getTracks() ?? []) track.stop();
+  if (context && context.state !== "closed") await context.close();
+}
+
 // A node of the audio thread. Its messages go to handle[kind]; failed is called if it stops.
 export function addNode(context, name, options, handle, failed, channels = 1) {
   const node = new AudioWorkletNode(context, name, {

@@ -24,28 +24,21 @@ export class Network {
     this.output = new Float32Array(e.memory.buffer, e.output(), this.frames * this.outputs);
     this.step = e.step;
     this.reset = e.init;
-    this.settings = readSettings(e);
-  }
-
-  // Runs a step for every complete hop; `fill` samples are already buffered, and `emit` gets each output. Returns the
-  // number of samples buffered afterwards.
-  feed(x, fill, emit) {
-    for (let at = 0; at < x.length; ) {
-      const count = Math.min(this.hop - fill, x.length - at);
-      this.input.set(x.subarray(at, at + count), fill);
-      fill += count;
-      at += count;
-      if (fill < this.hop) break;
-      this.step();
-      fill = 0;
-      emit(this.output);
-    }
-    return fill;
   }
 }
 
-function readSettings(e) {
-  if (typeof TextDecoder === "undefined" || !e.settings) return {}; // an audio worklet has no TextDecoder
-  const bytes = new Uint8Array(e.memory.buffer, e.settings(), e.settings_bytes());
-  return JSON.parse(new TextDecoder().decode(bytes.slice()));
+// Runs a step for every complete hop; `fill` samples are already buffered, and `emit` gets each output. Returns the
+// number of samples buffered afterwards.
+export function feed(network, x, fill, emit) {
+  for (let at = 0; at < x.length; ) {
+    const count = Math.min(network.hop - fill, x.length - at);
+    network.input.set(x.subarray(at, at + count), fill);
+    fill += count;
+    at += count;
+    if (fill < network.hop) break;
+    network.step();
+    fill = 0;
+    emit(network.output);
+  }
+  return fill;
 }

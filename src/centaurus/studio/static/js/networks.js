@@ -1,11 +1,11 @@
 // The network explorer: the shape of a network, its counts, and how training changed its layers.
 
-import { byId, element, fetchJson, short, showError, State, upTo, whole } from "./page.js";
+import { byId, element, fetchJson, short, showError, State, table, upTo, whole } from "./page.js";
 
 const WIDTH = 720;
 const HEIGHT = 292;
 const WIDEST = 144; // largest width of a bar
-const LEFT = 64; // left margin of a diagram
+const CHART = { width: 420, height: 280, left: 64, bottom: 44 }; // margins left of and below its axes
 
 const state = new State({
   network: { default: "denoise-16k", read: upTo(40) },
@@ -60,7 +60,11 @@ function showShape({ name, layers }) {
   const slowest = layers.reduce((best, layer, k) => (layer.rate < layers[best].rate ? k : best), 0);
   if (slowest) parts.push(element("svg:text", { class: "name-after", x: slowest * each + 4, y: level(layers[slowest].rate) + 16 }, hertz(layers[slowest].rate)));
   const label = `${name}: ${layers.length} layers from ${layers[0].in} to at most ${most} channels`;
-  byId("shape").replaceChildren(element("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, ...parts));
+  draw("shape", parts, label, WIDTH, HEIGHT);
+}
+
+function draw(id, parts, label, width = CHART.width, height = CHART.height) {
+  byId(id).replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts));
 }
 
 // A duration in milliseconds as text with its unit.
@@ -69,14 +73,8 @@ function time(ms) {
 }
 
 function showRows({ layers }) {
-  const caption = byId("rows").querySelector("caption");
   const head = ["Layer", "Kind", "Rate", "Channels in", "Channels out", "States"];
-  const rows = layers.map((layer, k) => [k + 1, layer.kind, `${layer.rate} Hz`, layer.in, layer.out, layer.states]);
-  byId("rows").replaceChildren(
-    caption,
-    element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value) => element("td", {}, String(value)))))),
-  );
+  table("rows", head, layers.map((layer, k) => [k + 1, layer.kind, `${layer.rate} Hz`, layer.in, layer.out, layer.states]));
 }
 
 function showTrained({ trained, layers }) {
@@ -98,7 +96,8 @@ function showTrained({ trained, layers }) {
     `within ${ends(chosen.before)} as initialised. Solid and filled: trained; dashed and hollow: as initialised.`;
 }
 
-function axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel, yLabel }) {
+function axes(parts, { xTicks, yTicks, xLabel, yLabel }) {
+  const { width, height, left, bottom } = CHART;
   for (const [at, name] of xTicks) {
     parts.push(element("svg:path", { class: "axis", d: `M${at} 10V${height - bottom}` }));
     parts.push(element("svg:text", { class: "soft", x: at, y: height - bottom + 16, "text-anchor": at > width - 30 ? "end" : "middle" }, name));
@@ -112,22 +111,22 @@ function axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel, yLab
 }
 
 function showMemory({ before, after }) {
-  const [width, height, left, bottom] = [420, 280, LEFT, 44];
+  const { width, height, left, bottom } = CHART;
   const end = Math.max(before.t.at(-1), after.t.at(-1)) || 1;
   const x = (t) => left + (t / end) * (width - left - 16);
   const y = (db) => 10 + (-db / 60) * (height - bottom - 10);
   const parts = [];
   const xTicks = [0, 0.25, 0.5, 0.75, 1].map((share) => [x(share * end), time(share * end)]);
-  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, -20, -40, -60].map((db) => [y(db), String(db)]), xLabel: "after the impulse", yLabel: "remaining energy, dB" });
+  axes(parts, { xTicks, yTicks: [0, -20, -40, -60].map((db) => [y(db), String(db)]), xLabel: "after the impulse", yLabel: "remaining energy, dB" });
   for (const [name, { t, db }] of [["before", before], ["after", after]]) {
     const points = t.map((time, k) => `${x(time).toFixed(1)} ${y(Math.max(-60, db[k])).toFixed(1)}`);
     parts.push(element("svg:path", { class: name, d: `M${points.join("L")}` }));
   }
-  byId("memory").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Remaining energy of the impulse response, before and after training" }, ...parts));
+  draw("memory", parts, "Remaining energy of the impulse response, before and after training");
 }
 
 function showModes({ before, after }) {
-  const [width, height, left, bottom] = [420, 280, LEFT, 44];
+  const { width, height, left, bottom } = CHART;
   const all = [...before.ms, ...after.ms].map(Math.log10);
   const [low, high] = [Math.floor(Math.min(...all)), Math.ceil(Math.max(...all))];
   const top = Math.max(1e-9, ...before.hz, ...after.hz);
@@ -136,23 +135,23 @@ function showModes({ before, after }) {
   const parts = [];
   const xTicks = [0, 0.1, 0.4, 1].map((share) => [x(share * top), short(share * top)]);
   const yTicks = Array.from({ length: high - low + 1 }, (_, k) => [y(10 ** (low + k)), time(10 ** (low + k))]);
-  axes(parts, { width, height, left, bottom, xTicks, yTicks, xLabel: "frequency, Hz", yLabel: "time constant" });
+  axes(parts, { xTicks, yTicks, xLabel: "frequency, Hz", yLabel: "time constant" });
   for (const [name, { ms, hz }] of [["dot-before", before], ["dot-after", after]]) {
     ms.forEach((time, k) => parts.push(element("svg:circle", { class: name, cx: x(hz[k]).toFixed(1), cy: y(time).toFixed(1), r: 3.4 })));
   }
-  byId("modes").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Modes by frequency and time constant, before and after training" }, ...parts));
+  draw("modes", parts, "Modes by frequency and time constant, before and after training");
 }
 
 // The discretised poles exp(A Δ) in the upper half of the complex plane, without their conjugates.
 function showPlane({ before, after }, hertz) {
-  const [width, height, left, bottom] = [420, 280, LEFT, 44];
+  const { width, height, left, bottom } = CHART;
   const radius = (width - left - 26) / 2;
   const x = (re) => left + radius * (1 + re);
   const y = (im) => height - bottom - radius * im;
   const circle = (r) => `M${x(-r)} ${y(0)}A${radius * r} ${radius * r} 0 0 1 ${x(r)} ${y(0)}`;
   const parts = [];
   const xTicks = [-1, -0.5, 0, 0.5, 1].map((re) => [x(re), String(re)]);
-  axes(parts, { width, height, left, bottom, xTicks, yTicks: [0, 0.5, 1].map((im) => [y(im), String(im)]), xLabel: "real part", yLabel: "imaginary part" });
+  axes(parts, { xTicks, yTicks: [0, 0.5, 1].map((im) => [y(im), String(im)]), xLabel: "real part", yLabel: "imaginary part" });
   for (const r of [0.5, 1]) parts.push(element("svg:path", { class: r === 1 ? "unit" : "axis", d: circle(r) }));
   for (const [name, { ms, hz }] of [["dot-before", before], ["dot-after", after]]) {
     ms.forEach((time, k) => {
@@ -160,7 +159,7 @@ function showPlane({ before, after }, hertz) {
       parts.push(element("svg:circle", { class: name, cx: x(r * Math.cos(turn)).toFixed(1), cy: y(r * Math.sin(turn)).toFixed(1), r: 3.4 }));
     });
   }
-  byId("plane").replaceChildren(element("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Modes in the complex plane, before and after training" }, ...parts));
+  draw("plane", parts, "Modes in the complex plane, before and after training");
 }
 
 async function start() {

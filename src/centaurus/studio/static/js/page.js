@@ -132,17 +132,17 @@ export async function fetchJson(address) {
 
 const modules = new Map();
 
-// The bytes of a model's module, loaded once. progress is called with the share that has been received.
-export async function loadModule(name, progress = () => {}) {
+// The bytes of a model's module, loaded once.
+export async function loadModule(name) {
   if (!modules.has(name)) {
-    const load = fetchBytes(`models/${encodeURIComponent(name)}.wasm`, progress);
+    const load = fetchBytes(`models/${encodeURIComponent(name)}.wasm`);
     modules.set(name, load);
     load.catch(() => modules.delete(name));
   }
   return modules.get(name);
 }
 
-async function fetchBytes(address, progress) {
+async function fetchBytes(address) {
   let response;
   try {
     response = await fetch(address);
@@ -150,9 +150,17 @@ async function fetchBytes(address, progress) {
     throw new Error("The model could not be loaded: check that the server is running and the network is connected.");
   }
   if (!response.ok) throw new Error(`The model ${address} could not be loaded (${response.status}).`);
-  const bytes = new Uint8Array(await response.arrayBuffer());
-  progress(1);
-  return bytes;
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+// Fill a table below its caption; columns in `codes` are text, not numbers.
+export function table(id, columns, rows, codes = []) {
+  const caption = byId(id).querySelector("caption");
+  const head = element("tr", {}, ...columns.map((name, k) => element("th", { scope: "col", class: codes.includes(k) ? "text" : null }, name)));
+  const body = rows.map((row) =>
+    element("tr", {}, ...row.map((value, k) => element("td", { class: codes.includes(k) ? `text${value.length > 40 ? " long" : ""}` : null }, value))),
+  );
+  byId(id).replaceChildren(caption, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
 export function download(blob, name) {
@@ -196,7 +204,6 @@ byId("theme").addEventListener("click", () => {
   } catch {
     // Storage is denied: the choice lasts for this page.
   }
-  dispatchEvent(new Event("themechange"));
 });
 
 byId("share").addEventListener("click", async () => {

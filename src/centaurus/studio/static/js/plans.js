@@ -1,6 +1,6 @@
 // The plan explorer: the tensor network, the plan and a map of best plans for an equation and its sizes.
 
-import { action, byId, duration, element, fetchJson, say, short, showError, site, State, upTo } from "./page.js";
+import { action, byId, duration, element, fetchJson, say, short, showError, site, State, table, upTo } from "./page.js";
 
 // Smallest and largest power of two of a size, by index and for the others.
 const RANGES = { b: [0, 8], t: [6, 20] };
@@ -226,15 +226,6 @@ function showPlan({ plan, runners_up: others, named, rule, device }) {
   byId("others").querySelector("tbody tr").className = "best";
   const cost = named.paper.seconds / plan.seconds;
   byId("rule").textContent = `The paper's rule for these sizes: ${ORDERS[rule]}. ` + (cost < 1.005 ? "The planner's choice is the same or equally fast." : `That takes ${cost.toFixed(2)} times as long as the best plan.`);
-}
-
-function table(id, columns, rows, codes) {
-  const caption = byId(id).querySelector("caption");
-  const head = element("tr", {}, ...columns.map((name, k) => element("th", { scope: "col", class: codes.includes(k) ? "text" : null }, name)));
-  const body = rows.map((row) =>
-    element("tr", {}, ...row.map((value, k) => element("td", { class: codes.includes(k) ? `text${value.length > 40 ? " long" : ""}` : null }, value))),
-  );
-  byId(id).replaceChildren(caption, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
 async function drawMap() {

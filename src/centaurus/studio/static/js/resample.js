@@ -25,11 +25,6 @@ export class Resampler {
     this.returned = 0;
   }
 
-  // The number of input samples that output k needs.
-  needed(k) {
-    return Math.floor((k * this.down) / this.up) + this.half + 1;
-  }
-
   process(x) {
     this.taken += x.length;
     if (this.identity) {
@@ -113,6 +108,6 @@ function bessel(x) {
   return sum;
 }
 
-function gcd(a, b) {
+export function gcd(a, b) {
   return b === 0 ? a : gcd(b, a % b);
 }

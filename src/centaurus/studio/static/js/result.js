@@ -1,6 +1,7 @@
 // A denoised file: input and output, aligned and at the file's rate, for playing from any position and for saving.
 
-import { FINE, Resampler } from "./resample.js";
+import { FINE, gcd, Resampler } from "./resample.js";
+import { join } from "./stream.js";
 import { encode, header } from "./wav.js";
 
 const PIECE = 1; // seconds of a piece
@@ -30,7 +31,8 @@ export class Result {
         const wet = await this.wet(from, Math.round(PIECE * rate));
         const last = wet[0].length === 0;
         from += wet[0].length;
-        ready = ready.map((x, c) => concat(x, last ? padded(back[c].flush(), at + count - position - x.length) : back[c].process(wet[c])));
+        const made = back.map((line, c) => (last ? padded(line.flush(), at + count - position - ready[c].length) : line.process(wet[c])));
+        ready = ready.map((x, c) => join([x, made[c]]));
       }
       const skip = at - position;
       const dry = await source.read(at, count);
@@ -74,18 +76,7 @@ export class Result {
   }
 }
 
-function concat(a, b) {
-  const out = new Float32Array(a.length + b.length);
-  out.set(a);
-  out.set(b, a.length);
-  return out;
-}
-
 // Pad to at least `least` samples: rounding of two rates may drop the last one.
 function padded(x, least) {
-  return x.length >= least ? x : concat(x, new Float32Array(least - x.length));
-}
-
-function gcd(a, b) {
-  return b === 0 ? a : gcd(b, a % b);
+  return x.length >= least ? x : join([x, new Float32Array(least - x.length)]);
 }

@@ -1,5 +1,6 @@
 // Streams through a network: samples at any rate in, aligned results at the network's rate out.
 
+import { feed } from "./network.js";
 import { QUICK, Resampler } from "./resample.js";
 
 // Runs one channel of audio, in pieces of any length, through a denoiser. The result has no delay: its sample k
@@ -15,20 +16,9 @@ export class CleanStream {
   }
 
   process(x) {
-    const { input, output, hop } = this.network;
     const out = [];
     this.taken += x.length;
-    for (let at = 0; at < x.length; ) {
-      const count = Math.min(hop - this.fill, x.length - at);
-      input.set(x.subarray(at, at + count), this.fill);
-      this.fill += count;
-      at += count;
-      if (this.fill === hop) {
-        this.network.step();
-        this.fill = 0;
-        out.push(output.slice());
-      }
-    }
+    this.fill = feed(this.network, x, this.fill, (output) => out.push(output.slice()));
     return this.aligned(join(out));
   }
 

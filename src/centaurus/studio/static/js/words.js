@@ -1,8 +1,8 @@
 // The keyword page: keywords with their confidence, connected words as captions, a wake word.
 
 import { IGNORED, Spotting, Transcription } from "./decode.js";
-import { addNode, loadModels, openContext, openMicrophone } from "./live.js";
-import { Network } from "./network.js";
+import { addNode, closeAudio, loadModels, openContext, openMicrophone } from "./live.js";
+import { feed, Network } from "./network.js";
 import { action, byId, clock, download, element, say, showError, site, slider, State, upTo, whole, within } from "./page.js";
 import { Resampler } from "./resample.js";
 import { acceptFiles, openDemo, openSound } from "./sound.js";
@@ -278,9 +278,8 @@ class Live {
     decoders?.flush();
   }
 
-  async close() {
-    for (const track of this.stream?.getTracks() ?? []) track.stop();
-    if (this.context && this.context.state !== "closed") await this.context.close();
+  close() {
+    return closeAudio(this);
   }
 }
 
@@ -305,13 +304,13 @@ class FileJob {
       meter.push(x);
       const last = at + piece >= source.frames;
       for (const line of lines) {
-        feed(line, line.resampler.process(x));
-        if (last) feed(line, line.resampler.flush());
+        listen(line, line.resampler.process(x));
+        if (last) listen(line, line.resampler.flush());
       }
       await new Promise((resolve) => setTimeout(resolve, 0));
     }
     if (this.ended) return;
-    for (const line of lines) if (line.fill) feed(line, new Float32Array(line.network.hop - line.fill));
+    for (const line of lines) if (line.fill) listen(line, new Float32Array(line.network.hop - line.fill));
     decoders.flush();
     job = null;
     byId("stop").hidden = true;
@@ -323,8 +322,8 @@ class FileJob {
   }
 }
 
-function feed(line, x) {
-  line.fill = line.network.feed(x, line.fill, (output) => decoders.push(line.name, output));
+function listen(line, x) {
+  line.fill = feed(line.network, x, line.fill, (output) => decoders.push(line.name, output));
 }
 
 async function start(next) {

@@ -1,6 +1,6 @@
 // The audio thread: runs networks block by block in real time, and plays results.
 
-import { Network } from "./network.js";
+import { feed, Network } from "./network.js";
 import { QUICK, Resampler } from "./resample.js";
 import { BlockDenoiser } from "./stream.js";
 
@@ -136,7 +136,7 @@ class ListenerProcessor extends AudioWorkletProcessor {
 
   feed(entry, x) {
     const { network, name } = entry;
-    entry.fill = network.feed(entry.resampler.process(x), entry.fill, (output) => {
+    entry.fill = feed(network, entry.resampler.process(x), entry.fill, (output) => {
       this.port.postMessage({ kind: "logits", name, logits: output.slice() });
     });
   }
