@@ -8,9 +8,9 @@ The folders are those of scripts/kws_30.py; ``--start commands`` goes on from th
 after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known,
 and where words begin and end. States are carried from stream to stream in the last fifth: without that recall falls
 after seconds of listening. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very
-long memory for others at first (renew.py). With ``--blank`` the finished model says nothing less readily: a number
-that is taken from the logit of CTC's blank, chosen by word errors on the validation list; ``--minutes 0 --start FILE
---blank NUMBER`` does only that.
+long memory for others at first (renew.py). ``--blank`` is taken from the logit of CTC's blank when training is over
+(fewer deletions, more insertions), ``--mark`` is added to that of word starts (earlier starts in noise). Both are
+chosen on the validation list; with ``--minutes 0 --start FILE`` nothing else is done.
 """
 
 from __future__ import annotations
@@ -164,6 +164,7 @@ def main() -> None:
     add_corpora(parser)
     add_noise(parser)
     parser.add_argument("--blank", type=float, default=0.0)
+    parser.add_argument("--mark", type=float, default=0.0)
     parser.add_argument("--renew", action="store_true")
     parser.add_argument("--spotter", type=Path, help="a file for the spotter inside")
     parser.add_argument("--channels", type=int, help="of the blocks, if others than the table's")
@@ -175,7 +176,8 @@ def main() -> None:
     assert isinstance(ears, Classifier)
     classes = list(ears.settings["classes"])
     names = classes[:-1]
-    front, blocks = DEEPER.blocks
+    started = load_network(options.start) if options.start else None
+    front, blocks = started.table.blocks if isinstance(started, Recognizer) else DEEPER.blocks
     blocks = replace(blocks, channels=options.channels or blocks.channels, states=options.states or blocks.states)
     table = replace(DEEPER, blocks=(front, blocks))
     net = recognizer(table, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
@@ -195,6 +197,7 @@ def main() -> None:
     net, spotter = both.models
     with torch.no_grad():
         net.body.out.bias[0] -= options.blank
+        net.body.out.bias[-1] += options.mark
     save(net, options.out)
     if options.spotter:
         save(spotter, options.spotter)
