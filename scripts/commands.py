@@ -1,8 +1,8 @@
 """Train `commands`, the recogniser of connected words that ships, on streams of mel frames.
 
     python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 30
-    python scripts/commands.py OUT.safetensors … --start commands --renew --spotter SPOTTER.safetensors --minutes 55
-    python scripts/commands.py OUT.safetensors … --channels 144 --states 160 --shared 7 --renew --lr 0.004 --minutes 60
+    python scripts/commands.py OUT.safetensors … --shared 7 --renew --spotter WIDE.safetensors --lr 0.004 --minutes 52
+    python scripts/commands.py OUT.safetensors … --channels 80 --states 96 --spotter SPOTTER.safetensors --minutes 45
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
 after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known,
@@ -49,7 +49,7 @@ from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State
 from centaurus.models import Classifier, Recognizer, classifier, load_network, recognizer, save
 from centaurus.nn import Serial
-from centaurus.recipes.asr import DEEPER
+from centaurus.recipes.asr import WIDE
 from centaurus.recipes.launch import go_on_from
 from centaurus.train.losses import BEGINNING
 from centaurus.train.objectives import BEGUN, EARLY
@@ -177,9 +177,9 @@ def main() -> None:
     classes = list(ears.settings["classes"])
     names = classes[:-1]
     started = load_network(options.start) if options.start else None
-    front, blocks = started.table.blocks if isinstance(started, Recognizer) else DEEPER.blocks
+    front, blocks = started.table.blocks if isinstance(started, Recognizer) else WIDE.blocks
     blocks = replace(blocks, channels=options.channels or blocks.channels, states=options.states or blocks.states)
-    table = replace(DEEPER, blocks=(front, blocks))
+    table = replace(WIDE, blocks=(front, blocks))
     net = recognizer(table, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
     spotter = classifier(replace(table, blocks=(front, replace(blocks, times=options.shared))), classes)
     spotter.settings |= ears.settings

@@ -172,7 +172,8 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
     names = ["a", "b", "c"]
     spotter = classifier("kws-mel", [*names, BACKGROUND])
     tokens = [commands.BLANK, *names, commands.MARK]
-    net = recognizer(commands.DEEPER, len(tokens), settings={"sample_rate": SECOND, "tokens": tokens})
+    table = replace(spotter.table, blocks=(spotter.table.blocks[0], replace(spotter.table.blocks[1], times=7)))
+    net = recognizer(table, len(tokens), settings={"sample_rate": SECOND, "tokens": tokens})
     before = {name: x.clone() for name, x in net.state_dict().items()}
     monkeypatch.setattr(commands, "EVERY", 0.0)
     for module in (commands, kws_30):
@@ -195,7 +196,7 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
 
 
 @pytest.mark.parametrize(
-    ("options", "channels", "blocks"), [([], 80, 4), (["--channels", "24", "--shared", "7"], 24, 7)]
+    ("options", "channels", "blocks"), [(["--channels", "80", "--states", "96"], 80, 4), (["--shared", "7"], 144, 7)]
 )
 def test_a_recogniser_has_the_width_that_is_asked_for(
     options: list[str], channels: int, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
