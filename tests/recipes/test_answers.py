@@ -13,7 +13,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from centaurus.models import save
+from centaurus.decode import BACKGROUND
+from centaurus.models import classifier, save
 from centaurus.recipes import kws, launch
 from centaurus.recipes.kws import configure, network
 from centaurus.train.objectives import TEMPERATURE, Classify
@@ -60,6 +61,24 @@ def test_a_network_has_nothing_to_learn_from_itself(file: Path) -> None:
     nothing, something = (float(objective(batch, 0.0)["loss"].detach()) for objective in (own, other))
     assert nothing < 1e-6 < 1e-4 < something
     assert {id(p) for p in own.parameters()} == {id(p) for p in own.net.parameters()}, "a teacher does not learn"
+
+
+def test_a_spotter_answers_for_clips_where_a_word_is_most_probable(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    names, wanted = ["up", "down", "no", "yes", BACKGROUND], ["yes", "down", BACKGROUND]
+    net = classifier("wake-mel", names, settings={"window": 0.1, "sample_rate": 16_000})  # three frames of 32 ms
+    with torch.no_grad():
+        net.body.out.weight.mul_(20.0)  # clear maxima
+    save(net, tmp_path / "spotter.safetensors")
+    audio = torch.randn(4, 1, 16_000) * torch.logspace(-3, 0, 16_000)
+    answers = answers_of(str(tmp_path / "spotter.safetensors"), wanted)(audio)
+    padded = torch.cat([torch.zeros(4, 1, 1_600), audio, torch.zeros(4, 1, 5_600)], 2)
+    for row, logits in enumerate(net(padded)):
+        means = logits.softmax(0)[[3, 1, 4]].unfold(1, 3, 1).mean(2)
+        best = max(range(means.shape[1]), key=lambda frame: float(means[:2, frame].max().detach()))
+        torch.testing.assert_close(answers[row].exp(), means[:, best], atol=1e-5, rtol=1e-3)
+    with pytest.raises(ValueError, match="has the classes"):
+        answers_of(str(tmp_path / "spotter.safetensors"), ["yes", "left"])
 
 
 def test_outputs_of_an_onnx_teacher_are_distilled(tmp_path: Path) -> None:

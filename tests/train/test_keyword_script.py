@@ -15,11 +15,16 @@ from centaurus.data import open_corpus
 from centaurus.decode import BACKGROUND
 from centaurus.models import classifier, load_network, recognizer, save
 from centaurus.ssm import SSM
+from centaurus.train.config import override
+from centaurus.train.run import Run
+from tests import corpora
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import commands
+import kws_10_raw
 import kws_30
+import stages
 from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened
 from renew import memories, renew
 
@@ -281,3 +286,29 @@ def test_the_noise_of_pairs_is_what_they_differ_by(tmp_path: Path) -> None:
     assert len(sound.frames) == round(1.2 * SECOND) // HOP
     bands = sound.frames.astype(np.float32)[2:].mean(0)
     assert bands.max() - bands.min() < 3.0  # white noise: the tone is gone
+
+
+def test_words_alone_come_before_words_with_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    names = ["down", "no", "yes"]
+    data = corpora.speech_commands(tmp_path / "data", names, clips=8, speakers=4)
+    save(classifier("wake-mel", ["other", *names, BACKGROUND]), tmp_path / "spotter.safetensors")
+    pairs = ["network=small", f"words={','.join(names)}", "steps=10", "batch=4", "log_every=1", "validations=1"]
+    first = kws_10_raw.stages(override(kws_10_raw.SETTINGS, pairs))
+    assert list(first) == ["words"]
+    words = stages.train("kws", first, data, tmp_path / "run")
+    made = words.stat().st_mtime_ns
+    both = kws_10_raw.stages(override(kws_10_raw.SETTINGS, [*pairs, f"teacher={tmp_path / 'spotter.safetensors'}"]))
+    assert (both["words"].steps, both["taught"].steps) == (2, 8)
+    taught = stages.train("kws", both, data, tmp_path / "run")
+    assert taught == tmp_path / "run" / "taught" / "last.safetensors"
+    assert words.stat().st_mtime_ns == made
+    assert Run(tmp_path / "run" / "taught").description()["settings"]["start"] == str(words)
+    alone, with_teacher = (
+        [record for record in Run(tmp_path / "run" / name).records() if "cross_entropy" in record]
+        for name in ("words", "taught")
+    )
+    assert (len(alone), len(with_teacher)) == (2, 8)
+    assert not any("taught" in record for record in alone)
+    assert all(record["taught"] > 0 for record in with_teacher)
+    assert load_network(str(taught)).settings["classes"] == names

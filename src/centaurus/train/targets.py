@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from centaurus.audio import AudioError
 from centaurus.data import Corpus, Index
-from centaurus.decode import MARK, normalise
+from centaurus.decode import BACKGROUND, MARK, normalise
 from centaurus.models import Classifier, load_network
+from centaurus.models.tables import SpotterTable
 from centaurus.system import ContentError, extra, replacing
 
 BLANK = "<blank>"
@@ -110,6 +112,11 @@ def characters(text: str) -> list[int]:
     return [CHARACTERS.index(c) for c in normalise(text).upper().replace(" ", "|") if c in CHARACTERS]
 
 
+# Seconds of silence around a clip for a spotter: it reports a word within 0.34 s of its end. Of 0, 0.1 and 0.3 s before
+# a clip, 0.1 gives kws-30 the most of 1,000 validation clips of ten words.
+BEFORE, AFTER = 0.1, 0.35
+TINY = 1e-8  # the smallest probability of a class
+
 Answers = Callable[[Tensor], Tensor]
 """From audio (batch, 1, samples) to logits (batch, classes)."""
 
@@ -118,7 +125,7 @@ def answers_of(model: str, classes: Sequence[str]) -> Answers:
     """Return a classifier of the same classes: a model of this library by name or file, or any other ``.onnx`` file.
 
     The ONNX file takes audio (batch, 1, samples), gives logits (batch, classes), and has the list ``classes`` as JSON
-    in its metadata. It need not be causal.
+    in its metadata. It need not be causal. A spotter on mel frames may have further classes.
     """
     return _from_onnx(model, classes) if Path(model).suffix == ".onnx" else _from_model(model, classes)
 
@@ -127,11 +134,36 @@ def _from_model(model: str, classes: Sequence[str]) -> Answers:
     net = load_network(model).eval().requires_grad_(False)
     if not isinstance(net, Classifier):
         raise ValueError(f"{model} is a {net.task}: a teacher of keywords should be a classifier")
-    _check(model, net.settings.get("classes"), classes)
+    known = net.settings.get("classes")
+    if isinstance(net.table, SpotterTable) and set(classes) <= set(known or ()):
+        return _of_frames(net, classes)
+    _check(model, known, classes)
 
     def answer(audio: Tensor) -> Tensor:
         with torch.no_grad():
             return net.to(audio.device)(audio)[..., -1]
+
+    return answer
+
+
+def _of_frames(net: Classifier, classes: Sequence[str]) -> Answers:
+    """Return the classifier of clips that a spotter with an output for every frame makes.
+
+    Its answer is the mean of the probabilities over the spotter's window, where one of the words is most probable: in
+    a clip with silence before and after it, since a spotter reports a word once it has ended.
+    """
+    rate, known = int(net.settings["sample_rate"]), list(net.settings["classes"])
+    window = max(1, round(net.settings.get("window", 0.0) * rate / net.hop))
+    order = [known.index(name) for name in classes]
+    words = [k for k, name in enumerate(classes) if name != BACKGROUND]
+    around = round(BEFORE * rate), round(AFTER * rate)
+
+    def answer(audio: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = net.to(audio.device)(functional.pad(audio, around)).float()
+            means = functional.avg_pool1d(logits.softmax(1)[:, order], window, 1)  # batch, classes, frames
+            best = means[:, words].amax(1).argmax(1)
+            return means[torch.arange(len(audio), device=audio.device), :, best].clamp(min=TINY).log()
 
     return answer
 
