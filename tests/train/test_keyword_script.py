@@ -13,6 +13,8 @@ import torch
 
 from centaurus.data import open_corpus
 from centaurus.decode import BACKGROUND
+from centaurus.evaluation import clips
+from centaurus.export.write import export_onnx
 from centaurus.models import classifier, load_network, recognizer, save
 from centaurus.ssm import SSM
 from centaurus.train.config import override
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import commands
 import kws_10_raw
 import kws_30
+import measure
 import stages
 from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened
 from renew import memories, renew
@@ -312,3 +315,28 @@ def test_words_alone_come_before_words_with_a_teacher(tmp_path: Path, monkeypatc
     assert not any("taught" in record for record in alone)
     assert all(record["taught"] > 0 for record in with_teacher)
     assert load_network(str(taught)).settings["classes"] == names
+
+
+def test_a_classifier_of_ten_words_is_measured_on_clips_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = corpora.speech_commands(tmp_path / "data" / "kws", [*measure.TEN, "bed"], clips=8, speakers=8)
+    assert "bed" in clips(data, ("word",), SECOND, None).values("word")
+    words = clips(data, ("word",), SECOND, None).where(word=tuple(measure.TEN))
+    x = torch.zeros(len(words), 1, 63 * 256)  # the last frame of a second is padded
+    for row, clip in zip(x, words, strict=True):
+        samples = words.load(clip)[:SECOND]
+        row[0, : len(samples)] = torch.from_numpy(samples)
+    net = classifier("kws-separable-2", measure.TEN, window=62, settings={"sample_rate": SECOND}).eval()
+    with torch.no_grad():
+        net.body.head.layers.last.bias -= net(x)[..., -1].mean(0)[:, None]  # so that clips differ in their answers
+        said = net(x)[..., -1].argmax(1).tolist()
+    assert len(set(said)) > 1
+    right = [measure.TEN[k] == clip.labels["word"] for k, clip in zip(said, words, strict=True)]
+    result = measure.keywords(data.parent, str(export_onnx(net, tmp_path / "ten.onnx")))
+    assert result["n"] == len(words)
+    assert result["accuracy"][0] == pytest.approx(np.mean(right), abs=1e-3)
+    assert result["accuracy of ten"] == [*result["accuracy"], len(words)]
+    for word, share in result["by word"].items():
+        own = [k for k, clip in zip(said, words, strict=True) if clip.labels["word"] == word]
+        assert share == pytest.approx(np.mean([measure.TEN[k] == word for k in own]), abs=1e-3)
+    assert "live" not in result
