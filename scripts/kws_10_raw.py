@@ -21,7 +21,9 @@ from centaurus.recipes.kws import KeywordSettings
 from centaurus.train.config import override
 
 ALONE = 0.2  # share of the budget for the labels alone
-SETTINGS = replace(THIRTY, network="kws-hybrid-8", words="10", background=0.0, before=0.0, batch=32, minutes=60)
+SETTINGS = replace(
+    THIRTY, network="kws-hybrid-8", words="10", background=0.0, before=0.0, batch=32, lr=8e-3, minutes=60
+)
 
 
 def stages(settings: KeywordSettings) -> dict[str, KeywordSettings]:

@@ -16,7 +16,7 @@ from centaurus.models import load_network, shipped
 from centaurus.runtime.measure import read_card
 
 MOST_BYTES = 6_500_000
-WITHOUT_MODULE = ("denoise-16k-live", "denoise-16k-raw", "kws-30-raw")
+WITHOUT_MODULE = ("denoise-16k-live", "denoise-16k-raw", "kws-10-raw", "kws-30-raw")
 
 
 def main() -> None:
