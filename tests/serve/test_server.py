@@ -351,4 +351,4 @@ def test_the_javascript_client(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert (data["count"], data["summary"]["frames"], data["latency"]) == (5000, 5000, 16)
     assert data["worst"] < 1e-6
-    assert "it was refused, or the server is full or not running" in data["refusal"]
+    assert "the server refused it, is full or is not running" in data["refusal"]
