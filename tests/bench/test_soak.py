@@ -34,7 +34,7 @@ def test_another_network_is_noticed() -> None:
         ({"errors": [float("nan")]}, "reaches"),
         ({"not_finite": 2}, "2 values"),
         ({"memory_end": 2e7}, "grows by 10.0 MB"),
-        ({"frames": 0}, "nothing"),
+        ({"frames": 0}, "no output"),
     ],
 )
 def test_faults_are_noticed(changes: dict[str, object], words: str) -> None:

@@ -141,7 +141,7 @@ def test_a_wrong_chunk_format_or_suffix_is_refused(tmp_path: Path) -> None:
         ct.export_c(net, tmp_path / "net.c", net.hop + 1)
     with pytest.raises(ValueError, match="weights should be one of fp32, fp16, int16, int8, got 'bf16'"):
         ct.export_c(net, tmp_path / "net.c", weights="bf16")
-    with pytest.raises(ValueError, match=r"ends in \.c"):
+    with pytest.raises(ValueError, match=r"should end in \.c"):
         ct.export_c(net, tmp_path / "net.onnx")
     with torch.no_grad():
         next(net.parameters()).fill_(torch.nan)

@@ -107,7 +107,7 @@ def test_the_trial_of_bf16_compares_it_with_single_precision(monkeypatch: pytest
     if "signal" in result[0]:
         pytest.skip(result[0])
     assert result[0] == ""
-    assert "times their rate" in result[1]
+    assert "times the rate of single precision" in result[1]
 
 
 @pytest.mark.parametrize(("setting", "rounded"), [("fp32", False), ("bf16", True)])
