@@ -69,7 +69,7 @@ def train(
 ) -> Classifier:
     """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
     body, rounded = behind_mel(net), not why_no_bf16()
-    knows = None if teacher is None else behind_mel(teacher.eval())
+    teacher_body = None if teacher is None else behind_mel(teacher.eval())
     optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
     step, spent = restore(checkpoint, net, optimizer, average, streams)
     begin = time.process_time() - spent
@@ -89,7 +89,7 @@ def train(
                 if state is not None:
                     weights[:, :CUT] = 0
                 logits, state = body.step(x, carried(state, streams))
-            answers = None if knows is None else told(knows, x)
+            answers = None if teacher_body is None else probabilities(teacher_body, x)
         loss = spotted(logits, labels, weights, negatives, answers)
         descend(net, optimizer, loss)
         step += 1
@@ -151,9 +151,9 @@ def spotted(
 
 
 @torch.no_grad()
-def told(teacher: Layer, x: torch.Tensor) -> torch.Tensor:
-    """The probabilities (rows, classes, frames) that a teacher gives for mel frames."""
-    return teacher(x).float().softmax(1)
+def probabilities(body: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Probabilities (rows, classes, frames) of a spotter for mel frames."""
+    return body(x).float().softmax(1)
 
 
 def descend(net: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:

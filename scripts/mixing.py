@@ -193,14 +193,14 @@ class Mixer:
             at += len(pieces[-1])
         return np.concatenate(pieces)
 
-    def _pair_noise(self, rng: np.random.Generator, length: int, speech: float = 0.0) -> Samples:
-        """Noise of a pair, there and back again until the row is full; at a level of speech, as loud as beside it."""
+    def _pair_noise(self, rng: np.random.Generator, length: int, speech: float | None = None) -> Samples:
+        """Noise of a pair, forwards and backwards until the row is full; scaled from its own speech to this RMS."""
         a, b = self.sources.pairs[int(rng.integers(len(self.sources.pairs)))]
         start = int(rng.integers(max(1, a.frames - length)))
         frames = min(a.frames - start, length)
         noisy, clean = (self.pair_corpus.load(clip, start, frames) for clip in (a, b))
         noise = np.pad(noisy - clean, (0, length - frames), "symmetric")
-        return noise * speech / (speech_rms(clean) + TINY) if speech else noise
+        return noise if speech is None else noise * speech / (speech_rms(clean) + TINY)
 
     def _recorded(self, rng: np.random.Generator, corpus: Corpus, length: int = 0) -> Samples:
         """Recordings from a random place, one after another until the row is full; short effects with pauses."""

@@ -84,7 +84,7 @@ def normalise(text: str) -> str:
 
 
 LATE = 0.05  # seconds: a token of a vocabulary with a start mark is trained to last this long after its word
-NOTICED = 0.02  # seconds from the sound of a word to the first frame of its start mark, more in noise
+MARK_DELAY = 0.02  # seconds from the sound of a word to the first frame of its start mark, more in noise
 REACH = 32  # frames: a token begins at most this long before it is the most probable
 PAUSE = 0.8  # seconds of silence that end a caption
 LONGEST = 6.0  # seconds
@@ -222,8 +222,8 @@ class Words:
         spoken = [token for token in tokens if self.vocabulary.text(token.index)]
         if not text:
             return []
-        noticed, late = (0.0, 0.0) if self.vocabulary.mark is None else (NOTICED, LATE)
-        start, end = max(0.0, spoken[0].begin * self.seconds - noticed), spoken[-1].end * self.seconds
+        delay, late = (0.0, 0.0) if self.vocabulary.mark is None else (MARK_DELAY, LATE)
+        start, end = max(0.0, spoken[0].begin * self.seconds - delay), spoken[-1].end * self.seconds
         return [Word(text, start, max(start, end - late), sum(token.confidence for token in spoken) / len(spoken))]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centaurus.decode import LATE, NOTICED, REACH, Greedy, Style, Vocabulary, Words, greedy, join
+from centaurus.decode import LATE, MARK_DELAY, REACH, Greedy, Style, Vocabulary, Words, greedy, join
 
 PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
 LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])
@@ -114,14 +114,14 @@ def test_a_mark_says_where_a_word_begins(
 ) -> None:
     x = logits(path, 4)
     x[3] = marks
-    earlier = [(text, max(0.0, start - NOTICED), end) for text, start, end in begins]
+    earlier = [(text, max(0.0, start - MARK_DELAY), end) for text, start, end in begins]
     assert [(w.text, w.start, round(w.end + LATE, 6)) for w in greedy(x, MARKED, 0.5)] == earlier
 
 
 def test_a_marked_word_never_ends_before_it_begins() -> None:
     x = logits([0, 1, 0], 4)
     x[3] = [-9, 9, -9]
-    assert [(w.start, w.end) for w in greedy(x, MARKED, 0.024)] == [(0.024 - NOTICED, 0.024 - NOTICED)]
+    assert [(w.start, w.end) for w in greedy(x, MARKED, 0.024)] == [(0.024 - MARK_DELAY, 0.024 - MARK_DELAY)]
 
 
 @pytest.mark.parametrize(("back", "begin"), [(REACH - 1, 50 - REACH + 1), (REACH, 49)])
@@ -130,7 +130,7 @@ def test_a_mark_reaches_back_only_so_far(back: int, begin: int) -> None:
     x[3] = -9.0
     x[3, 49] = -1.0  # the least unlikely, where no mark is in reach
     x[3, 50 - back] = 9.0
-    assert [w.start + NOTICED for w in greedy(x, MARKED, 1.0)] == [begin]
+    assert [w.start + MARK_DELAY for w in greedy(x, MARKED, 1.0)] == [begin]
 
 
 def test_an_open_token_is_not_returned_twice() -> None:

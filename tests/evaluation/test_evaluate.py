@@ -15,7 +15,7 @@ from centaurus import audio
 from centaurus import evaluation as ev
 from centaurus.audio.metrics import MetricError
 from centaurus.data import Phrases, open_corpus, synthetic
-from centaurus.decode import LATE, NOTICED
+from centaurus.decode import LATE, MARK_DELAY
 from centaurus.evaluation import Model, exported, live, write
 from centaurus.evaluation.live import Point
 from centaurus.models import Row
@@ -197,7 +197,7 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
     assert [group["phrases"] for group in report.groups] == [3, 3]
     for group, phrases in zip(report.groups, (said[:3], said[3:]), strict=True):
         assert group["wer"] == pytest.approx(3 / sum(map(len, phrases)))
-        assert group["start_ms"] == pytest.approx(48 - 1000 * NOTICED, abs=14)
+        assert group["start_ms"] == pytest.approx(48 - 1000 * MARK_DELAY, abs=14)
         assert group["end_ms"] == pytest.approx(80 - 1000 * LATE, abs=14)
     assert "conditions.csv" in {path.name for path in write(report, tmp_path / "out")}
 

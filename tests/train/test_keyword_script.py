@@ -225,13 +225,30 @@ def test_a_recogniser_has_the_width_that_is_asked_for(
     assert torch.equal(*features)
 
 
+def test_biases_of_the_blank_and_the_mark_are_set_after_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out.safetensors")
+    options = ["--minutes", "0", "--start", "commands", "--blank", "0.7", "--mark", "0.3"]
+    for kind in ("--words", "--speech", "--noise"):
+        options += [kind, str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["commands.py", out, *options])
+    commands.main()
+    before, after = load_network("commands").state_dict(), load_network(out).state_dict()
+    change = {name: x - before[name] for name, x in after.items() if not torch.equal(x, before[name])}
+    assert list(change) == ["body.out.bias"]
+    expected = torch.zeros(32)
+    expected[0], expected[-1] = -0.7, 0.3
+    assert torch.allclose(change["body.out.bias"].flatten(), expected, atol=1e-6)
+
+
 def test_a_spotter_learns_what_its_teacher_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     names = ["a", "b", "c", BACKGROUND]
     x, labels, weights = torch.randn(2, BANDS, 64), torch.zeros(2, 32, dtype=torch.long), torch.ones(2, 32)
     net, teacher = (classifier("kws-mel", names) for _ in range(2))
     logits = kws_30.behind_mel(net)(x)
-    answers = kws_30.told(kws_30.behind_mel(teacher), x)
+    answers = kws_30.probabilities(kws_30.behind_mel(teacher), x)
     assert answers.shape == logits.shape
     assert torch.allclose(answers.sum(1), torch.ones(2, 32))
     last = torch.full((2, 32), 3)  # what the labels say: the background is the last class
@@ -241,7 +258,9 @@ def test_a_spotter_learns_what_its_teacher_answers(tmp_path: Path, monkeypatch: 
     assert torch.isclose(alike, (1 - kws_30.TAUGHT) * plain + kws_30.TAUGHT * hard)
     asked = []
     monkeypatch.setattr(kws_30, "ROWS", 2)
-    monkeypatch.setattr(kws_30, "told", lambda teacher, x: asked.append(x.shape) or answers.new_ones(2, 4, 192) / 4)
+    monkeypatch.setattr(
+        kws_30, "probabilities", lambda body, x: asked.append(x.shape) or answers.new_ones(2, 4, 192) / 4
+    )
     best = kws_30.train(net, streams(), 0.01, 1e-3, 2.0, tmp_path / "run.pt", teacher)
     assert asked
     assert set(asked) == {(2, BANDS, 384)}

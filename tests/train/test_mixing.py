@@ -96,6 +96,28 @@ def test_noise_of_a_pair_is_as_loud_beside_other_speech(tmp_path: Path, monkeypa
     assert np.allclose(louder, 2 * noise, rtol=1e-3)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_noise_of_places_gets_the_rumble_of_pairs(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("VOICES", "RESPED", "RECOLOURED", "RUMBLING"):
+        monkeypatch.setattr(mixing, name, 0.0)
+    monkeypatch.setattr(mixing, "SCENES", 1.0)
+    monkeypatch.setattr(mixing, "BORROWED_IN_SCENES", share)
+    time = np.arange(5 * RATE) / RATE
+    tones = {"speech": 500.0, "rumble": 40.0, "place": 1500.0}
+    clips = {}
+    for name, hertz in tones.items():
+        soundfile.write(tmp_path / f"{name}.wav", 0.1 * np.sin(2 * np.pi * hertz * time), RATE, subtype="FLOAT")
+        clips[name] = Clip(tmp_path / f"{name}.wav", name, labels={"kind": name})
+    speech, rumble, place = (prepared(Corpus(name, (clip,))) for name, clip in clips.items())
+    mixer = Mixer(Sources([(rumble[0], speech[0])], [(speech, 1.0)], place, None, None), RATE, own=0.0)
+    noisy, clean = mixer.pair(np.random.default_rng(0))
+    ratio = band_power(noisy - clean, 30, 50) / band_power(clean, 490, 510)
+    assert ratio == pytest.approx(share, abs=0.1)
+
+
 def test_another_colour_keeps_the_power() -> None:
     noise = np.random.default_rng(0).standard_normal(2 * RATE).astype(np.float32)
     shapes = []

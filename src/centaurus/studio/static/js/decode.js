@@ -1,6 +1,6 @@
 // Decode the outputs of networks, as centaurus.decode does: class logits to keywords, token logits to words.
 
-const NOTICED = 0.02; // seconds from the sound of a word to the first frame of its start mark
+const MARK_DELAY = 0.02; // seconds from the sound of a word to the first frame of its start mark
 const LATE = 0.05; // seconds for which a word's token continues after the word, in models with a start mark
 const PATIENCE = 0.5; // seconds from the threshold to the report, at most
 const RELEASE = 0.8; // share of the threshold below which a keyword has ended
@@ -130,7 +130,7 @@ export class Transcription {
   get open() {
     if (this.index === this.blank) return null;
     const confidence = this.total / (this.frame - this.start);
-    const start = Math.max(0, this.begin * this.seconds - (this.marked ? NOTICED : 0));
+    const start = Math.max(0, this.begin * this.seconds - (this.marked ? MARK_DELAY : 0));
     const end = Math.max(start, this.frame * this.seconds - (this.marked ? LATE : 0));
     return { word: this.tokens[this.index], start, end, confidence };
   }
