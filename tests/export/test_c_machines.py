@@ -20,6 +20,7 @@ from centaurus.native.build import find_compiler
 from centaurus.nn import (
     AvgPool,
     Block,
+    BandConv,
     CausalConv,
     DCBlock,
     Gated,
@@ -67,6 +68,7 @@ def everything() -> Layer:
             Gated(9, 6, S6(6, states=5, weighted=False)),
             *(Lift(f) for f in (nn.GELU(), nn.GELU("tanh"), nn.Tanh(), nn.Sigmoid(), nn.ReLU())),
             CausalConv(9, 3),
+            BandConv(3, 3, 3, (3, 2)),
             WindowedMean(9, 4),
             RunningMean(9),
             SSM("full", 9, 1, states=17),

@@ -12,6 +12,7 @@ from centaurus.layer import Layer
 from centaurus.nn import (
     Analysis,
     AvgPool,
+    BandConv,
     Block,
     CausalConv,
     Compress,
@@ -71,6 +72,9 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "conv": (CausalConv(3, 4), 3),
     "few frames": (Serial([AvgPool(6), CausalConv(3, 4)]), 3),
     "conv of one": (CausalConv(3, 1, bias=False), 3),
+    "bands": (BandConv(1, 3, 5), 5),
+    "bands, resampled": (BandConv(2, 3, 5, (5, 4), (2, 3)), 10),
+    "bands without a past or a bias": (BandConv(2, 1, 3, (1, 2), (3, 2), bias=False), 6),
     "running mean": (RunningMean(3), 3),
     "windowed mean": (WindowedMean(3, 5), 3),
     "long window": (WindowedMean(3, 700), 3),

@@ -21,6 +21,7 @@ from centaurus.nn import (
     Analysis,
     AvgPool,
     Block,
+    BandConv,
     CausalConv,
     Compress,
     DCBlock,
@@ -66,7 +67,7 @@ def everything() -> Serial:
             "own": Serial(own, ct.S6(4, 4, states=2, weighted=False), LayerNorm(4, activate=True), Dropout1d(0.5)),
             "gated": Gated(4, 6, ct.SSM("bottleneck", 6, 6, states=2, substates=2, complex=True), kernel=2),
             "lifted": Serial(Lift(nn.Conv1d(4, 1, 1)), Lift(nn.GELU("tanh")), Lift(nn.ReLU())),
-            "mel": front,
+            "mel": Serial(front, BandConv(1, 2, 3, stride=(2, 1)), Pointwise(4, 3)),
             "means": Serial(WindowedMean(3, 2), RunningMean(3), Dense(3, 2)),
         }
     )

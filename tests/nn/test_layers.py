@@ -9,6 +9,7 @@ from centaurus.layer import Layer
 from centaurus.nn import (
     Activation,
     AvgPool,
+    BandConv,
     Block,
     CausalConv,
     DCBlock,
@@ -47,6 +48,9 @@ LAYERS: dict[str, tuple[Layer, int]] = {
     "causal conv": (CausalConv(3), 3),
     "causal conv of one tap": (CausalConv(3, 1), 3),
     "causal conv without bias": (CausalConv(3, 4, bias=False), 3),
+    "bands": (BandConv(1, 3, 5), 5),
+    "bands, resampled": (BandConv(2, 3, 5, (5, 4), (2, 3)), 10),
+    "bands without a past or a bias": (BandConv(2, 1, 3, (1, 2), (3, 2), bias=False), 6),
     "running mean": (RunningMean(3), 3),
     "windowed mean": (WindowedMean(3, 5), 3),
     "window of one": (WindowedMean(3, 1), 3),

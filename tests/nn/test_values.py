@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from centaurus.nn import (
     AvgPool,
+    BandConv,
     CausalConv,
     DCBlock,
     Down,
@@ -94,6 +95,17 @@ def test_causal_conv_gradients_are_torchs() -> None:
         F.conv1d(F.pad(u, (3, 0)), layer.weight[:, None], groups=3).pow(2).sum(), [u, layer.weight]
     )
     torch.testing.assert_close(torch.autograd.grad(layer(u).pow(2).sum(), [u, layer.weight]), expected)
+
+
+def test_a_convolution_over_bands_sums_neighbouring_bands_and_earlier_frames() -> None:
+    layer, u = BandConv(2, 3, 4, (3, 2), (2, 1)).double(), noise(1, 8, 5)
+    layer.bias.data += noise(3)
+    expected = layer.bias.data[None, :, None].repeat(2, 1, 5)  # out band, feature, frame
+    for band, frame, k, age in itertools.product(range(2), range(5), range(3), range(2)):
+        at = 2 * band + k - 1
+        if 0 <= at < 4 and frame >= age:
+            expected[band, :, frame] += layer.weight[:, :, 1 - age, k] @ u[0, 2 * at : 2 * at + 2, frame - age]
+    torch.testing.assert_close(layer(u)[0], expected.flatten(0, 1))
 
 
 def test_norm_is_torchs_over_channels(signal: Tensor) -> None:
@@ -214,6 +226,10 @@ def test_a_gated_block_is_its_formula() -> None:
         (lambda: Pointwise(0, 3), "in_channels should be at least 1, got 0"),
         (lambda: Down(1, 2, 0), "factor should be at least 1, got 0"),
         (lambda: WindowedMean(3, 0), "window should be at least 1, got 0"),
+        (lambda: BandConv(1, 2, 5, (2, 3)), "odd number of bands, got 2"),
+        (lambda: BandConv(1, 2, 5, (3, 1), (1, 2)), "at least the 2 frames of its stride"),
+        (lambda: BandConv(1, 2, 0), "bands should be at least 1, got 0"),
+        (lambda: BandConv(2, 2, 3)(torch.zeros(1, 5, 4)), "6 input channels, got 5"),
         (lambda: Dropout1d(1.0), "got 1.0"),
         (lambda: DCBlock(pole=1.5), "got 1.5"),
         (lambda: Leveled(Serial(), 0.0), "above 0 hops, got 0.0"),

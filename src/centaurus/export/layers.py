@@ -20,7 +20,7 @@ from centaurus.export.step import Array, Signal, Target, array, inside, lower
 from centaurus.layer import Layer
 from centaurus.nn.containers import FLOOR, Gated, Leveled
 from centaurus.nn.fused import EPS
-from centaurus.nn.layers import AvgPool, CausalConv, DCBlock, Delay, LayerNorm, RunningMean, WindowedMean
+from centaurus.nn.layers import AvgPool, BandConv, CausalConv, DCBlock, Delay, LayerNorm, RunningMean, WindowedMean
 from centaurus.nn.spectral import (
     LEVEL_FLOOR,
     LOG_FLOOR,
@@ -47,6 +47,18 @@ def bin_groups(window: int, length: int) -> list[list[int]]:
     """Return for every r from 0 to length/2 the bins k up to window/2 with k mod length = ±r."""
     bins = range(window // 2 + 1)
     return [[k for k in bins if k % length in (r, (length - r) % length)] for r in range(length // 2 + 1)]
+
+
+def band_patches(layer: BandConv, frames: int) -> NDArray[np.int64]:
+    """Return which (frame, band), counted together, an output band depends on: (frames · out bands · kernel,).
+
+    The past comes first. The number after the last (frame, band) stands for a band beyond the ends.
+    """
+    across, taps = layer.kernel
+    frame = np.arange(frames)[:, None, None, None] * layer.hop + np.arange(taps)[:, None]
+    band = np.arange(layer.out_bands)[:, None, None] * layer.stride[0] + np.arange(across) - across // 2
+    last = ((frames - 1) * layer.hop + taps) * layer.bands
+    return np.where((band >= 0) & (band < layer.bands), frame * layer.bands + band, last).ravel()
 
 
 def column_table(length: int) -> Array:
@@ -400,6 +412,20 @@ class Nodes(Target):
             taps = [g.multiply(g.part(x, k, k + u.frames, 2), g.constant(weight[:, k])) for k in range(kernel)]
             y = reduce(g.add, taps)
         return u._replace(name=y if layer.bias is None else g.add(y, g.constant(array(layer.bias))))
+
+    @leaf.register
+    def _(self, layer: BandConv, u: Signal, name: str) -> Signal:
+        g, frames, (across, taps) = self.graph, u.frames // layer.hop, layer.kernel
+        x = self._with_past(u, name, taps - layer.hop)
+        rows = g.reshape(x, (u.frames + taps - layer.hop) * layer.bands, layer.in_features)
+        beyond = g.node("Mul", g.part(rows, 0, 1, 1), g.constant(0.0))  # a row of zeros for what is beyond the ends
+        rows = g.concat(rows, beyond, axis=1)
+        patches = g.node("Gather", rows, g.constant(band_patches(layer, frames)), axis=1)
+        weight = array(layer.weight).transpose(2, 3, 1, 0).reshape(-1, layer.out_features)
+        y = g.matmul(g.reshape(patches, frames * layer.out_bands, len(weight)), g.constant(weight))
+        y = y if layer.bias is None else g.add(y, g.constant(array(layer.bias)))
+        channels = layer.out_bands * layer.out_features
+        return Signal(g.reshape(y, 1, frames, channels), frames, channels)
 
     def _with_past(self, u: Signal, name: str, frames: int) -> str:
         """Return a signal with the ``frames`` frames before it, which are kept in a state."""

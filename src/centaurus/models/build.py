@@ -23,6 +23,7 @@ from centaurus.models.tables import (
     RECOGNIZERS,
     SELECTIVE,
     SEPARABLE,
+    BandRow,
     ClassifierTable,
     DenoiserTable,
     RecognizerTable,
@@ -174,7 +175,7 @@ def pooled(table: ClassifierTable) -> nn.Serial:
 def on_mel_frames(table: SpotterTable, rate: int) -> nn.Serial:
     """Return residual blocks on stacked mel frames, with logits for every frame.
 
-    Parameters: ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
+    Parameters: ``bands.K`` (convolutions), ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
     ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and ``out``.
     """
     if not table.blocks or table.blocks[0].kind != MEL:
@@ -185,7 +186,12 @@ def on_mel_frames(table: SpotterTable, rate: int) -> nn.Serial:
         raise ValueError("a network needs at least one block, got a mel row alone")
     parts: dict[str, Layer] = {
         "front": mel_bands(mel, table.power, table.release, table.low, table.high, rate),
-        "into": nn.Down(mel.channels, channels, table.stack, bias=True),
+    }
+    width = mel.channels
+    if table.bands:
+        parts["bands"], width = band_convolutions(table.bands, mel.channels)
+    parts |= {
+        "into": nn.Down(width, channels, table.stack, bias=True),
         "norm": nn.LayerNorm(channels),
         "blocks": blocks,
         "last": nn.LayerNorm(channels),
@@ -193,6 +199,19 @@ def on_mel_frames(table: SpotterTable, rate: int) -> nn.Serial:
     if table.window != 1:
         parts["mean"] = _mean(channels, table.window)
     return nn.Serial(parts | {"out": nn.Pointwise(channels, table.classes)})
+
+
+def band_convolutions(rows: Sequence[BandRow], bands: int) -> tuple[nn.Serial, int]:
+    """Return convolutions over mel bands and frames with SiLU, and the number of channels after them."""
+    layers: list[Layer] = []
+    features = 1
+    for row in rows:
+        conv = nn.BandConv(features, row.features, bands, row.kernel, row.stride)
+        active = nn.Serial({"conv": conv, "silu": nn.SiLU()})
+        same = row.stride == (1, 1) and row.features == features
+        layers.append(nn.Residual(active) if same else active)
+        bands, features = conv.out_bands, row.features
+    return nn.Serial(layers), bands * features
 
 
 def _mean(channels: int, window: int | None) -> Layer:

@@ -23,7 +23,7 @@ from centaurus import nn as library
 from centaurus.layer import Layer, check_layer
 from centaurus.models.build import NETWORKS, Dense
 from centaurus.models.network import Network
-from centaurus.models.tables import Row
+from centaurus.models.tables import BandRow, Row
 from centaurus.nn import Activation, Lift, Serial
 from centaurus.nn.stream import pack, unpack
 from centaurus.ssm import S6, SSM
@@ -286,6 +286,18 @@ def _rows(value: Any, where: str) -> tuple[Row, ...]:
     return rows
 
 
+def _band_rows(value: Any, where: str) -> tuple[BandRow, ...]:
+    if not isinstance(value, list) or len(value) > MOST_LAYERS:
+        raise ValueError(f"{where} should be a list of rows, got {_short(value)}")
+    return tuple(_read(BandRow, row, f"{where}[{k}]") for k, row in enumerate(value))
+
+
+def _pair(value: Any, where: str) -> tuple[int, int]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(f"{where} should be two integers, got {_short(value)}")
+    return _of(int)(value[0], f"{where}[0]"), _of(int)(value[1], f"{where}[1]")
+
+
 def _of(*kinds: type) -> Callable[[Any, str], Any]:
     """Return a reader of plain values of these types, of bounded size."""
 
@@ -323,6 +335,8 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
     "float": _of(float, int),
     "int | None": _of(int, type(None)),
     "tuple[Row, ...]": _rows,
+    "tuple[BandRow, ...]": _band_rows,
+    "tuple[int, int]": _pair,
     "Mapping[str, int] | None": _sizes,
     "Activation": _activation,
 }

@@ -106,10 +106,22 @@ class SpectralTable:
 
 
 @dataclass(frozen=True)
+class BandRow:
+    """A convolution over mel bands and frames, with ``features`` in every band, and SiLU.
+
+    ``kernel`` and ``stride`` are (bands, frames). Where it changes neither bands, frames nor features it is residual.
+    """
+
+    features: int
+    kernel: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
 class SpotterTable:
     """Residual blocks on mel frames, ``stack`` of them side by side; logits of the mean of the last ``window`` frames.
 
-    The first row is ``mel``. With ``release`` (frames) the bands are taken over a level that follows the signal;
+    The first row is ``mel``. The rows of ``bands`` come between it and the blocks. With ``release`` (frames) the bands are taken over a level that follows the signal;
     ``power`` is the exponent of magnitudes, 0 a logarithm. ``expansion`` is that of the FFN of each block, 0 none.
     """
 
@@ -123,6 +135,7 @@ class SpotterTable:
     dropout: float = 0.0
     classes: int = 35
     window: int | None = 1
+    bands: tuple[BandRow, ...] = ()
 
 
 Table = ClassifierTable | SpotterTable | DenoiserTable | SpectralTable | RecognizerTable

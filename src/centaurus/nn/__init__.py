@@ -17,6 +17,7 @@ from centaurus.nn.containers import (
 )
 from centaurus.nn.layers import (
     AvgPool,
+    BandConv,
     CausalConv,
     DCBlock,
     Delay,
@@ -34,8 +35,8 @@ from centaurus.nn.spectral import Analysis, Compress, Mask, Mel, Synthesis
 from centaurus.nn.stream import Stream
 
 __all__ = [
-    "Activation", "Analysis", "AvgPool", "Block", "CausalConv", "Composite", "Compress", "Counts", "DCBlock",
-    "Delay", "Down", "Dropout1d", "Gated", "Hourglass", "Layer", "LayerNorm", "Leveled", "Lift", "Mask", "Mel",
+    "Activation", "Analysis", "AvgPool", "BandConv", "Block", "CausalConv", "Composite", "Compress", "Counts",
+    "DCBlock", "Delay", "Down", "Dropout1d", "Gated", "Hourglass", "Layer", "LayerNorm", "Leveled", "Lift", "Mask", "Mel",
     "Part", "Pointwise", "Residual", "RunningMean", "Serial", "SiLU", "State", "Stream", "Synthesis", "Up",
     "WindowedMean", "conv_module", "feed_forward", "reset", "with_conv",
 ]  # fmt: skip

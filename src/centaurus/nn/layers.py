@@ -274,6 +274,59 @@ class CausalConv(Counted):
         return y, x[..., u.shape[-1] :].transpose(0, 1).clone() if keep else ()
 
 
+class BandConv(Counted):
+    """A causal convolution over bands and time with the same weights in every band: (b, bands · features, t).
+
+    A channel is a feature of a band; the features of a band are adjacent, so mel bands alone have ``in_features=1``. A
+    kernel spans ``kernel`` (bands, frames), in time up to the newest frame. Every ``stride`` (bands, frames) there is an
+    output: ``(bands - 1) // stride[0] + 1`` bands of ``out_features``. Bands beyond the ends are zero.
+
+    ``Serial(Mel(257, 40), BandConv(1, 16, 40, kernel=(5, 3), stride=(2, 1)), SiLU(), Pointwise(20 * 16, 80))``
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bands: int,
+        kernel: tuple[int, int] = (3, 3),
+        stride: tuple[int, int] = (1, 1),
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        (across, taps), (apart, hop) = kernel, stride
+        at_least_one(in_features=in_features, out_features=out_features, bands=bands, stride=min(stride))
+        if across % 2 == 0 or across < 1:
+            raise ValueError(f"a kernel should span an odd number of bands, got {across} in kernel={tuple(kernel)}")
+        if taps < hop:
+            raise ValueError(f"a kernel should span at least the {hop} frames of its stride, got kernel={tuple(kernel)}")
+        self.in_features, self.out_features, self.bands = in_features, out_features, bands
+        self.kernel, self.stride = (across, taps), (apart, hop)
+        self.hop, self.ratio = hop, Fraction(1, hop)
+        self.out_bands = (bands - 1) // apart + 1
+        self.weight = uniform(out_features, in_features, taps, across, fan_in=in_features * taps * across)
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.cost = Counts(self.weight.numel(), Fraction(2 * self.weight.numel() * self.out_bands, hop))
+
+    def arguments(self) -> dict[str, Any]:
+        names = "in_features", "out_features", "bands", "kernel", "stride"
+        return {name: getattr(self, name) for name in names} | {"bias": self.bias is not None}
+
+    def init_state(self, batch: int) -> State:
+        return self.weight.new_zeros(batch, self.bands * self.in_features, self.kernel[1] - self.hop)
+
+    def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
+        check_channels("BandConv", u, self.bands * self.in_features)
+        (past,) = history(self, state, u.shape[0])
+        x = torch.cat([past.mT.to(u.dtype), u.mT], dim=1)  # b t c, in memory too
+        images = x.unflatten(-1, (self.bands, self.in_features)).permute(0, 3, 1, 2)  # b i t f
+        apart, across = self.stride[0], self.kernel[0]
+        y = nn.functional.conv2d(images, self.weight, self.bias, (self.hop, apart), (0, across // 2))  # b o t f
+        frames = past.shape[-1]
+        kept = x[:, x.shape[1] - frames :].mT.clone(memory_format=torch.contiguous_format) if keep else ()
+        return y.permute(0, 2, 3, 1).flatten(2).mT, kept
+
+
 class Remembering(Counted):
     """A layer with state but without weights: an empty buffer holds its dtype and device."""
 

@@ -638,6 +638,21 @@ CT_KERNEL void ct_taps(const float *x, float *y, int frames, int n, int taps, co
     }
 }
 
+/*@ patches: base */
+/* Rows for a product with the weights of a convolution over bands and frames: for every output frame and output band
+   `taps` frames of `across` bands, zero beyond the ends. A frame is `bands` times n numbers; x begins with the past. */
+CT_KERNEL void ct_patches(const float *x, float *y, int frames, int hop, int taps, int bands, int out, int apart,
+                          int across, int n) {
+  int t, b, k, c;
+  for (t = 0; t < frames; t++)
+    for (b = 0; b < out; b++)
+      for (k = 0; k < taps; k++) {
+        int first = (b * apart - across / 2) * n;
+        const float *row = x + (t * hop + k) * bands * n;
+        for (c = 0; c < across * n; c++) *y++ = first + c < 0 || first + c >= bands * n ? 0.0f : row[first + c];
+      }
+}
+
 /*@ mean: base */
 /* The mean of all frames so far; s: their number, then the mean. */
 CT_KERNEL void ct_mean(const float *x, float *y, int frames, int n, float *s) {

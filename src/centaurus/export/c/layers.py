@@ -26,7 +26,7 @@ from centaurus.export.ssm import Local
 from centaurus.export.step import Array, Signal, Target, array, inside, lower
 from centaurus.layer import Layer
 from centaurus.nn.containers import FLOOR, Activation, Gated, Leveled
-from centaurus.nn.layers import AvgPool, CausalConv, DCBlock, Delay, LayerNorm, RunningMean, WindowedMean
+from centaurus.nn.layers import AvgPool, BandConv, CausalConv, DCBlock, Delay, LayerNorm, RunningMean, WindowedMean
 from centaurus.nn.spectral import (
     Analysis,
     Compress,
@@ -320,6 +320,19 @@ class Calls(Target):
         bias = 0 if layer.bias is None else p.constant(array(layer.bias))
         p.call("taps", x.name, y.name, u.frames, channels, taps, p.constant(array(layer.weight).T), bias)
         return y
+
+    @leaf.register
+    def _(self, layer: BandConv, u: Signal, name: str) -> Signal:
+        p, frames, features = self.program, u.frames // layer.hop, layer.in_features
+        (across, taps), apart = layer.kernel, layer.stride[0]
+        x = self._with_past(u, taps - layer.hop)
+        patches = p.buffer(frames * layer.out_bands, taps * across * features)
+        p.call(
+            "patches", x.name, patches.name, frames, layer.hop, taps, layer.bands, layer.out_bands, apart, across, features
+        )
+        table = array(layer.weight).transpose(2, 3, 1, 0).reshape(-1, layer.out_features)
+        y = p.product(patches, table, None if layer.bias is None else array(layer.bias))
+        return Signal(y.name, frames, layer.out_bands * layer.out_features)
 
     @leaf.register
     def _(self, layer: Delay, u: Signal, name: str) -> Signal:
