@@ -1,7 +1,7 @@
 """Train `kws-30` and `wake-computer`, the spotters that ship, on streams of mel frames.
 
     python scripts/kws_30.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER … --minutes 60
-    python scripts/kws_30.py MORE.safetensors --words FOLDER … --start OUT.safetensors --teacher WIDE.safetensors
+    python scripts/kws_30.py OUT.safetensors --words FOLDER … --teacher TEACHER.pt --ears kws-30
     python scripts/kws_30.py WAKE.safetensors --table wake-mel --words FOLDER WAKE_FOLDER … --minutes 3
     python scripts/kws_30.py OUT.safetensors --table wake-mel --word computer … --start WAKE.safetensors --minutes 7
 
@@ -9,8 +9,9 @@ FOLDER of words is Speech Commands with its official lists, or folders of words;
 noise packs or any folders; ``--pairs`` takes VoiceBank+DEMAND, whose noise is used. With ``--word`` one word is told
 from everything else. With ``--start`` a model of the same table, or with ``--blocks`` one of fewer, is trained further:
 what it hears in other speech and noise is drawn more often, found anew after two thirds, and words that are said there
-have no weight. ``--teacher`` is a spotter of the same words and frames, such as the one that scripts/commands.py keeps
-with ``--spotter``: its answers to the same streams are learnt beside the labels. At first most streams are words that
+have no weight. ``--ears`` names another spotter that
+judges what is heard at first. ``--teacher`` is what scripts/window_teacher.py trains: its answers for the same words
+are learnt beside the labels. At first most streams are words that
 follow each other closely, later there is more other speech and quiet; states are carried from stream to stream at the
 end, and the weights are an exponential average. Products are rounded to bfloat16 where the processor has instructions
 for it. Minutes are those of the processor, so that what else it does changes nothing; every five of them a checkpoint
@@ -29,15 +30,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from denoise_16k import grow
-from mel_streams import ALONE, WHOLE, MelStreams, Sound, judged, noise_of_pairs, opened, sounds_of, words_of
+from mel_streams import ALONE, WHOLE, MelStreams, Sound, judged, noise_of_pairs, opened, sounds_of, targets, words_of
+from renew import shorten
 from torch import nn
+from window_teacher import Teacher, answers, load
 
 from centaurus.data import Corpus, open_corpus
 from centaurus.data.keywords import without_words
 from centaurus.decode import BACKGROUND
 from centaurus.export.c.layers import LARGEST
 from centaurus.kernels.precision import why_no_bf16
-from centaurus.layer import Layer, State, map_state, reset
+from centaurus.layer import State, map_state, reset
 from centaurus.models import Classifier, Recognizer, classifier, load_network, save
 from centaurus.models.tables import CLASSIFIERS, SpotterTable
 from centaurus.nn import Serial
@@ -47,15 +50,16 @@ from centaurus.train.optim import Average, muon, set_rate
 
 ROWS, DECAY, POSITIVE, SMOOTHING = 24, 0.02, 3.0, 0.04
 SPARSE = 0.65  # from this share of training on words are further apart, and more of the streams are other speech
-CARRIED = 0.85  # from this share of training on states go from stream to stream
+CARRIED = 0.88  # from this share of training on states go from stream to stream
 EVERY = 300  # seconds between checkpoints
 COARSE = 32  # steps of a 16-bit weight that ``--coarse`` keeps apart
 RESET = 4  # rows of a batch whose state starts anew
 CUT = 16  # frames after the seam of two streams: what was said before it may still be heard
 WINDOW = 0.32  # seconds over which the model that ships averages probabilities
 NEGATIVES = (0.15, 0.3)  # shares of streams with other speech, before and after
-PAUSED = ((0.4, 0.4, 0.2), (0.15, 0.35, 0.5))  # shares of the ranges of pauses, before and after
-TAUGHT = 0.7  # share of a teacher's answers in the loss, the rest is for the labels
+PAUSED = ((0.5, 0.35, 0.15), (0.2, 0.35, 0.45))  # shares of the ranges of pauses, before and after
+TAUGHT = 0.7  # share of a teacher's answers in the loss of a word, the rest is for its label
+ASKED = 0.5  # share of the words that a teacher answers
 
 
 def train(
@@ -65,11 +69,10 @@ def train(
     lr: float,
     negatives: float,
     checkpoint: Path,
-    teacher: Classifier | None = None,
+    teacher: Teacher | None = None,
 ) -> Classifier:
     """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
     body, rounded = behind_mel(net), not why_no_bf16()
-    teacher_body = None if teacher is None else behind_mel(teacher.eval())
     optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
     step, spent = restore(checkpoint, net, optimizer, average, streams)
     begin = time.process_time() - spent
@@ -81,7 +84,8 @@ def train(
         if again and progress > SPARSE:
             again = False
             streams.hear(behind_mel(average.net), net.settings["classes"][:-1])
-        x, labels, weights = streams.batch(ROWS, NEGATIVES[progress > SPARSE])
+        x, made = streams.streams(ROWS, NEGATIVES[progress > SPARSE])
+        labels, weights = targets(made)
         with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
             if progress < CARRIED:
                 logits = body(x)
@@ -89,8 +93,8 @@ def train(
                 if state is not None:
                     weights[:, :CUT] = 0
                 logits, state = body.step(x, carried(state, streams))
-            answers = None if teacher_body is None else probabilities(teacher_body, x)
-        loss = spotted(logits, labels, weights, negatives, answers)
+            told = None if teacher is None else answers(teacher, x, made, ASKED, streams.rng)
+        loss = spotted(logits, labels, weights, negatives, told)
         descend(net, optimizer, loss)
         step += 1
         average.update(net, step)
@@ -135,25 +139,20 @@ def spotted(
     labels: torch.Tensor,
     weights: torch.Tensor,
     negatives: float,
-    answers: torch.Tensor | None = None,
+    told: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Cross-entropy of a spotter's logits (rows, classes, frames), the background weighing ``negatives``.
 
-    With the ``answers`` of a teacher, probabilities of the same shape, these are the larger part of what is learnt.
+    ``told`` are a teacher's probabilities (rows, classes, frames), background first and zero in frames without an
+    answer. Where there is one it is the larger part of what is learnt.
     """
     logits = logits.float().roll(1, 1)  # the background is the last class, and label 0 of the streams
     more = torch.where(labels > 0, POSITIVE, negatives) * weights
     each = nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=SMOOTHING)
-    if answers is not None:
-        taught = nn.functional.cross_entropy(logits, answers.roll(1, 1), reduction="none")
-        each = (1 - TAUGHT) * each + TAUGHT * taught
+    if told is not None:
+        each = (1 - TAUGHT * told.sum(1)) * each
+        each = each + TAUGHT * nn.functional.cross_entropy(logits, told, reduction="none")
     return (each * more).sum() / more.sum()
-
-
-@torch.no_grad()
-def probabilities(body: Layer, x: torch.Tensor) -> torch.Tensor:
-    """Probabilities (rows, classes, frames) of a spotter for mel frames."""
-    return body(x).float().softmax(1)
 
 
 def descend(net: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
@@ -182,8 +181,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_corpora(parser)
     parser.add_argument("--word", help="one word against everything else")
-    parser.add_argument("--table", default="kws-mel", help="kws-mel or wake-mel")
-    parser.add_argument("--teacher", help="a wider spotter of the same words")
+    parser.add_argument("--table", default="kws-bands", help="kws-bands, kws-mel or wake-mel")
+    parser.add_argument("--teacher", help="weights that scripts/window_teacher.py has written")
+    parser.add_argument("--ears", help="a spotter of the same words that judges other sounds at first")
     parser.add_argument("--threshold", type=float, default=0.5, help="probability of a report, kept in the file")
     parser.add_argument(
         "--blocks", type=int, help="other than the table's; those that --start lacks add nothing at first"
@@ -207,28 +207,24 @@ def main() -> None:
         ears = net
     else:
         go_on_from(options.start, net)
+    if not options.start:
+        shorten(net)
+    if options.ears:
+        loaded = load_network(options.ears)
+        assert isinstance(loaded, Classifier)
+        ears = loaded
     net.settings |= {"threshold": options.threshold, "window": WINDOW}
     if options.minutes:
         streams = read_streams(options, corpora, names, ears)
         streams.positive = 0.6 if options.word else None
         streams.whole = options.whole
         set_noise(streams, options)
-        teacher = teacher_of(options.teacher, net) if options.teacher else None
+        teacher = load(options.teacher, len(names) + 1) if options.teacher else None
         checkpoint = options.out.with_suffix(".pt")
         net = train(net, streams, options.minutes, options.lr, options.negatives, checkpoint, teacher)
     if options.coarse:
         coarsen(net)
     save(net, options.out)
-
-
-def teacher_of(name: str, net: Classifier) -> Classifier:
-    """A spotter with the words and frames of another."""
-    teacher = load_network(name)
-    if not isinstance(teacher, Classifier) or teacher.settings["classes"] != net.settings["classes"]:
-        raise SystemExit(f"{name} should be a spotter of the words of {', '.join(net.settings['classes'])}")
-    if teacher.table.blocks[0] != net.table.blocks[0] or teacher.ratio != net.ratio:
-        raise SystemExit(f"{name} should have mel frames like {net.table.blocks[0]}, got {teacher.table.blocks[0]}")
-    return teacher
 
 
 @torch.no_grad()
@@ -246,7 +242,7 @@ def deeper(name: str, blocks: int | None, expansion: float | None) -> SpotterTab
     """A table with another number of blocks or other FFNs."""
     table = CLASSIFIERS[name]
     if not isinstance(table, SpotterTable):
-        raise SystemExit(f"{name} has no mel frames; kws-mel and wake-mel do")
+        raise SystemExit(f"{name} has no mel frames; kws-bands, kws-mel and wake-mel do")
     last = replace(table.blocks[-1], times=blocks or table.blocks[-1].times)
     return replace(table, blocks=(*table.blocks[:-1], last), expansion=expansion or table.expansion)
 

@@ -42,7 +42,7 @@ ALONE = 0.14  # share of streams that are noise alone
 WHOLE = 0.35  # share of words that keep all of their clip
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
-JOINED, NOISE_LEVEL = 6, -26.0  # pairs whose noise makes a sound, and its level in dBFS
+JOINED, NOISE_LEVEL = 24, -26.0  # pairs whose noise makes a sound, and its level in dBFS
 HELD_OUT = ("p255", "p310")  # speakers of VCTK whose false alarms choose between models
 TALK_LEVEL = -2.3  # log10 of the power at which speech is judged: -23 dBFS
 
@@ -171,6 +171,11 @@ def warp(factor: float) -> NDArray[np.float32]:
     matrix[low, np.arange(BANDS)] = 1 - (place - low)
     matrix[low + 1, np.arange(BANDS)] += place - low
     return matrix
+
+
+def label_frames(end: float) -> slice:
+    """Return the frames of the network that are labelled with a word that ends at this frame."""
+    return slice(max(0, round(end - EARLY)), round(end + LATE) + 1)
 
 
 def targets(streams: Sequence[Stream]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -385,7 +390,8 @@ class MelStreams:
 
     def _mark(self, made: Stream, label: int, begin: float, end: float) -> None:
         """Label the frames around the end of a word."""
-        first, last = round(end - EARLY), round(end + LATE) + 1
+        frames = label_frames(end)
+        first, last = frames.start, frames.stop
         if label and first < self.frames:
             made.weights[max(0, first - UNSURE) : last + UNSURE] = 0
             made.labels[first:last], made.weights[first:last] = label, 1

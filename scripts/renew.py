@@ -29,6 +29,25 @@ def importance(layer: SSM) -> Tensor:
 
 
 @torch.no_grad()
+def shorten(net: nn.Module, seed: int = 0) -> None:
+    """Give all modes of a network's pointwise layers memories from ``SHORTEST`` to ``LONGEST``, before training."""
+    rng = torch.Generator().manual_seed(seed)
+    for layer in net.modules():
+        if isinstance(layer, SSM) and layer.B.ndim == 2:
+            set_memories(layer, torch.arange(len(layer.log_dt)), rng)
+
+
+def set_memories(layer: SSM, modes: Tensor, rng: torch.Generator) -> None:
+    """Spread the memories of some modes from ``SHORTEST`` to ``LONGEST``, with random frequencies."""
+    memory = torch.exp(torch.linspace(math.log(SHORTEST), math.log(LONGEST), len(modes)))
+    step = (0.2 / memory).sqrt()  # states of unit input as large as those of the fastest modes at first
+    layer.log_dt[modes] = step.log()
+    layer.A_real[modes] = torch.log(torch.expm1(1 / (memory * step)))
+    angles = torch.rand(len(modes), generator=rng) * (0.2 + 5 / memory).clamp(max=2.2)
+    layer.A_imag[modes] = angles / step
+
+
+@torch.no_grad()
 def renew(net: nn.Module, longer: float = 100.0, share: float = 0.75, seed: int = 0) -> float:
     """Exchange the least important ``share`` of the modes with a memory above ``longer`` frames, in every layer.
 
@@ -42,14 +61,8 @@ def renew(net: nn.Module, longer: float = 100.0, share: float = 0.75, seed: int 
         weight = importance(layer)
         modes = slow[weight[slow].argsort()[: round(share * len(slow))]]
         lost.append(float(weight[modes].sum()))
-        count = len(modes)
-        memory = torch.exp(torch.linspace(math.log(SHORTEST), math.log(LONGEST), count))
-        step = (0.2 / memory).sqrt()  # states of unit input as large as those of the fastest modes at first
-        layer.log_dt[modes] = step.log()
-        layer.A_real[modes] = torch.log(torch.expm1(1 / (memory * step)))
-        angles = torch.rand(count, generator=rng) * (0.2 + 5 / memory).clamp(max=2.2)
-        layer.A_imag[modes] = angles / step
+        set_memories(layer, modes, rng)
         size = layer.B.norm(dim=1).median() / math.sqrt(layer.B.shape[1])
-        layer.B[modes] = torch.randn(count, layer.B.shape[1], generator=rng) * size
+        layer.B[modes] = torch.randn(len(modes), layer.B.shape[1], generator=rng) * size
         layer.C[:, modes] = 0
     return sum(lost) / max(1, len(lost))

@@ -19,8 +19,8 @@ from centaurus.layer import Layer
 from centaurus.native.build import find_compiler
 from centaurus.nn import (
     AvgPool,
-    Block,
     BandConv,
+    Block,
     CausalConv,
     DCBlock,
     Gated,

@@ -227,7 +227,7 @@ def test_a_gated_block_is_its_formula() -> None:
         (lambda: Down(1, 2, 0), "factor should be at least 1, got 0"),
         (lambda: WindowedMean(3, 0), "window should be at least 1, got 0"),
         (lambda: BandConv(1, 2, 5, (2, 3)), "odd number of bands, got 2"),
-        (lambda: BandConv(1, 2, 5, (3, 1), (1, 2)), "at least the 2 frames of its stride"),
+        (lambda: BandConv(1, 2, 5, (3, 1), (1, 2)), "at least its stride of 2 frames"),
         (lambda: BandConv(1, 2, 0), "bands should be at least 1, got 0"),
         (lambda: BandConv(2, 2, 3)(torch.zeros(1, 5, 4)), "6 input channels, got 5"),
         (lambda: Dropout1d(1.0), "got 1.0"),

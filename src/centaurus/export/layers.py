@@ -415,7 +415,7 @@ class Nodes(Target):
 
     @leaf.register
     def _(self, layer: BandConv, u: Signal, name: str) -> Signal:
-        g, frames, (across, taps) = self.graph, u.frames // layer.hop, layer.kernel
+        g, frames, taps = self.graph, u.frames // layer.hop, layer.kernel[1]
         x = self._with_past(u, name, taps - layer.hop)
         rows = g.reshape(x, (u.frames + taps - layer.hop) * layer.bands, layer.in_features)
         beyond = g.node("Mul", g.part(rows, 0, 1, 1), g.constant(0.0))  # a row of zeros for what is beyond the ends

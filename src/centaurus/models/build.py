@@ -175,8 +175,8 @@ def pooled(table: ClassifierTable) -> nn.Serial:
 def on_mel_frames(table: SpotterTable, rate: int) -> nn.Serial:
     """Return residual blocks on stacked mel frames, with logits for every frame.
 
-    Parameters: ``bands.K`` (convolutions), ``into`` (stacked bands to channels), ``norm``, ``blocks.K.mixer.body.{norm,ssm}``,
-    ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and ``out``.
+    Parameters: ``bands.K`` (convolutions), ``into`` (stacked bands to channels), ``norm``,
+    ``blocks.K.mixer.body.{norm,ssm}``, ``blocks.K.ffn.body.{norm,wide,narrow}``, ``last`` (a norm) and ``out``.
     """
     if not table.blocks or table.blocks[0].kind != MEL:
         raise ValueError(f"a spotter on mel frames starts with a row of kind 'mel', got {table.blocks[:1]}")

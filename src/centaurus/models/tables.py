@@ -121,8 +121,9 @@ class BandRow:
 class SpotterTable:
     """Residual blocks on mel frames, ``stack`` of them side by side; logits of the mean of the last ``window`` frames.
 
-    The first row is ``mel``. The rows of ``bands`` come between it and the blocks. With ``release`` (frames) the bands are taken over a level that follows the signal;
-    ``power`` is the exponent of magnitudes, 0 a logarithm. ``expansion`` is that of the FFN of each block, 0 none.
+    The first row is ``mel``. The rows of ``bands`` come between it and the blocks. With ``release`` (frames) the bands
+    are taken over a level that follows the signal; ``power`` is the exponent of magnitudes, 0 a logarithm.
+    ``expansion`` is that of the FFN of each block, 0 none.
     """
 
     blocks: tuple[Row, ...]
@@ -213,7 +214,18 @@ CLASSIFIERS |= {
         expansion=1.5,
         high=7600.0,
     ),
-    "kws-mel": SpotterTable(  # kws-30: 31 frames a second
+    "kws-bands": SpotterTable(  # kws-30: 31 frames a second
+        blocks=(
+            Row(MEL,      256,  40, window=512),
+            Row(POINTWISE,  1,  80,  96, times=3),
+        ),
+        stack=1,
+        expansion=1.5,
+        high=7600.0,
+        #               features kernel  stride
+        bands=(BandRow(16, (5, 3), (2, 1)), BandRow(24, (3, 3), (2, 2)), BandRow(24, (3, 3), (1, 1))),
+    ),
+    "kws-mel": SpotterTable(  # the blocks alone, as of commands
         blocks=(
             Row(MEL,      256,  40, window=512),
             Row(POINTWISE,  1,  80,  96, times=4),

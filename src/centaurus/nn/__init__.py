@@ -36,7 +36,7 @@ from centaurus.nn.stream import Stream
 
 __all__ = [
     "Activation", "Analysis", "AvgPool", "BandConv", "Block", "CausalConv", "Composite", "Compress", "Counts",
-    "DCBlock", "Delay", "Down", "Dropout1d", "Gated", "Hourglass", "Layer", "LayerNorm", "Leveled", "Lift", "Mask", "Mel",
-    "Part", "Pointwise", "Residual", "RunningMean", "Serial", "SiLU", "State", "Stream", "Synthesis", "Up",
+    "DCBlock", "Delay", "Down", "Dropout1d", "Gated", "Hourglass", "Layer", "LayerNorm", "Leveled", "Lift", "Mask",
+    "Mel", "Part", "Pointwise", "Residual", "RunningMean", "Serial", "SiLU", "State", "Stream", "Synthesis", "Up",
     "WindowedMean", "conv_module", "feed_forward", "reset", "with_conv",
 ]  # fmt: skip

@@ -278,8 +278,8 @@ class BandConv(Counted):
     """A causal convolution over bands and time with the same weights in every band: (b, bands · features, t).
 
     A channel is a feature of a band; the features of a band are adjacent, so mel bands alone have ``in_features=1``. A
-    kernel spans ``kernel`` (bands, frames), in time up to the newest frame. Every ``stride`` (bands, frames) there is an
-    output: ``(bands - 1) // stride[0] + 1`` bands of ``out_features``. Bands beyond the ends are zero.
+    kernel spans ``kernel`` (bands, frames), in time up to the newest frame. Outputs are ``stride`` (bands, frames)
+    apart: ``(bands - 1) // stride[0] + 1`` bands of ``out_features``. Bands beyond the ends are zero.
 
     ``Serial(Mel(257, 40), BandConv(1, 16, 40, kernel=(5, 3), stride=(2, 1)), SiLU(), Pointwise(20 * 16, 80))``
     """
@@ -299,7 +299,7 @@ class BandConv(Counted):
         if across % 2 == 0 or across < 1:
             raise ValueError(f"a kernel should span an odd number of bands, got {across} in kernel={tuple(kernel)}")
         if taps < hop:
-            raise ValueError(f"a kernel should span at least the {hop} frames of its stride, got kernel={tuple(kernel)}")
+            raise ValueError(f"a kernel should span at least its stride of {hop} frames, got kernel={tuple(kernel)}")
         self.in_features, self.out_features, self.bands = in_features, out_features, bands
         self.kernel, self.stride = (across, taps), (apart, hop)
         self.hop, self.ratio = hop, Fraction(1, hop)

@@ -327,9 +327,8 @@ class Calls(Target):
         (across, taps), apart = layer.kernel, layer.stride[0]
         x = self._with_past(u, taps - layer.hop)
         patches = p.buffer(frames * layer.out_bands, taps * across * features)
-        p.call(
-            "patches", x.name, patches.name, frames, layer.hop, taps, layer.bands, layer.out_bands, apart, across, features
-        )
+        sizes = frames, layer.hop, taps, layer.bands, layer.out_bands, apart, across, features
+        p.call("patches", x.name, patches.name, *sizes)
         table = array(layer.weight).transpose(2, 3, 1, 0).reshape(-1, layer.out_features)
         y = p.product(patches, table, None if layer.bias is None else array(layer.bias))
         return Signal(y.name, frames, layer.out_bands * layer.out_features)
