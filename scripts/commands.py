@@ -1,16 +1,15 @@
 """Train `commands`, the recogniser of connected words that ships, on streams of mel frames.
 
     python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 30
-    python scripts/commands.py OUT.safetensors … --shared 7 --renew --spotter WIDE.safetensors --lr 0.004 --minutes 52
-    python scripts/commands.py OUT.safetensors … --channels 80 --states 96 --spotter SPOTTER.safetensors --minutes 45
+    python scripts/commands.py OUT.safetensors … --shared 6 --lr 0.004 --minutes 60
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
 after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known,
 and where words begin and end. States are carried from stream to stream in the last fifth: without that recall falls
-after seconds of listening. The spotter inside is saved as well with ``--spotter``. ``--renew`` exchanges modes of very
-long memory for others at first (renew.py). ``--blank`` is taken from the logit of CTC's blank when training is over
-(fewer deletions, more insertions), ``--mark`` is added to that of word starts (earlier starts in noise). Both are
-chosen on the validation list; with ``--minutes 0 --start FILE`` nothing else is done.
+after seconds of listening. The spotter inside is saved as well with ``--spotter``. ``--renew``
+exchanges modes of very long memory in a model to go on from (renew.py). ``--blank`` is taken from the logit of CTC's
+blank when training is over (fewer deletions, more insertions), ``--mark`` is added to that of word starts (earlier
+starts in noise). Both are chosen on the validation list; with ``--minutes 0 --start FILE`` nothing else is done.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from kws_30 import (
     spotted,
 )
 from mel_streams import PER_SECOND, STACK, MelStreams, Stream, targets
-from renew import renew
+from renew import renew, shorten
 from torch import nn
 
 from centaurus.data import open_corpus
@@ -48,6 +47,7 @@ from centaurus.decode import LATE, MARK
 from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import State
 from centaurus.models import Classifier, Recognizer, classifier, load_network, recognizer, save
+from centaurus.models.tables import SpotterTable
 from centaurus.nn import Serial
 from centaurus.recipes.asr import WIDE
 from centaurus.recipes.launch import go_on_from
@@ -73,7 +73,8 @@ class Both(nn.Module):
         shared = len(list(spotter.body.blocks.children()))
         mine = dict(behind_mel(net).named_children())
         blocks = list(mine["blocks"].children())
-        self.first = Serial({"into": mine["into"], "norm": mine["norm"], "blocks": Serial(blocks[:shared])})
+        before = {name: layer for name, layer in mine.items() if name in ("bands", "into", "norm")}
+        self.first = Serial(before | {"blocks": Serial(blocks[:shared])})
         for name, layer in self.first.named_children():
             setattr(spotter.body, name, layer)
         self.spot = Serial({"last": spotter.body.last, "out": spotter.body.out})
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--spotter", type=Path, help="a file for the spotter inside")
     parser.add_argument("--channels", type=int, help="of the blocks, if others than the table's")
     parser.add_argument("--states", type=int, help="of the blocks, if others than the table's")
-    parser.add_argument("--shared", type=int, default=4, help="blocks before the spotter's answer")
+    parser.add_argument("--shared", type=int, default=3, help="blocks before the spotter's answer")
     options = parser.parse_args()
     torch.manual_seed(0)
     ears = load_network("kws-30")
@@ -177,15 +178,19 @@ def main() -> None:
     classes = list(ears.settings["classes"])
     names = classes[:-1]
     started = load_network(options.start) if options.start else None
-    front, blocks = started.table.blocks if isinstance(started, Recognizer) else WIDE.blocks
+    base = started.table if isinstance(started, Recognizer) else WIDE
+    assert isinstance(base, SpotterTable)
+    front, blocks = base.blocks
     blocks = replace(blocks, channels=options.channels or blocks.channels, states=options.states or blocks.states)
-    table = replace(WIDE, blocks=(front, blocks))
+    table = replace(base, blocks=(front, blocks))
     net = recognizer(table, len(names) + 2, settings={"sample_rate": 16_000, "tokens": [BLANK, *names, MARK]})
     spotter = classifier(replace(table, blocks=(front, replace(blocks, times=options.shared))), classes)
     spotter.settings |= ears.settings
     if spotter.table == ears.table:
         spotter.load_state_dict(ears.state_dict())
     go_on_from(options.start, net)
+    if not options.start:
+        shorten(net)
     both = Both(net, spotter)
     if options.renew:
         print(f"renewed modes that made {renew(net):.1%} of the layers' responses", flush=True)

@@ -28,6 +28,7 @@ import kws_10_raw
 import kws_30
 import measure
 import stages
+import window_teacher
 from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened
 from renew import memories, renew
 
@@ -204,7 +205,7 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
 
 
 @pytest.mark.parametrize(
-    ("options", "channels", "blocks"), [(["--channels", "80", "--states", "96"], 80, 4), (["--shared", "7"], 144, 7)]
+    ("options", "channels", "blocks"), [(["--channels", "80", "--states", "96"], 80, 3), (["--shared", "6"], 144, 6)]
 )
 def test_a_recogniser_has_the_width_that_is_asked_for(
     options: list[str], channels: int, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,13 +216,13 @@ def test_a_recogniser_has_the_width_that_is_asked_for(
     monkeypatch.setattr(sys, "argv", ["commands.py", files[0], "--spotter", files[1], "--minutes", "0", *options])
     commands.main()
     net, spotter, ears = (load_network(name) for name in (*files, "kws-30"))
-    assert (net.table.blocks[1].channels, net.table.blocks[1].times) == (channels, 7)
+    assert (net.table.blocks[1].channels, net.table.blocks[1].times) == (channels, 6)
     assert (spotter.table.blocks[1].channels, spotter.table.blocks[1].times) == (channels, blocks)
     assert spotter.settings == ears.settings
     known, answers = ears.state_dict(), spotter.body.out.state_dict()
     assert all(torch.equal(x, known[f"body.out.{name}"]) for name, x in answers.items()) == (channels == 80)
     x = torch.randn(1, BANDS, 64)
-    features = [dict(kws_30.behind_mel(one).named_children())["into"](x) for one in (net, spotter)]
+    features = [one.body.into(one.body.bands(x)) for one in (net, spotter)]
     assert torch.equal(*features)
 
 
@@ -244,40 +245,56 @@ def test_biases_of_the_blank_and_the_mark_are_set_after_training(
 
 def test_a_spotter_learns_what_its_teacher_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    names = ["a", "b", "c", BACKGROUND]
-    x, labels, weights = torch.randn(2, BANDS, 64), torch.zeros(2, 32, dtype=torch.long), torch.ones(2, 32)
-    net, teacher = (classifier("kws-mel", names) for _ in range(2))
-    logits = kws_30.behind_mel(net)(x)
-    answers = kws_30.probabilities(kws_30.behind_mel(teacher), x)
-    assert answers.shape == logits.shape
-    assert torch.allclose(answers.sum(1), torch.ones(2, 32))
-    last = torch.full((2, 32), 3)  # what the labels say: the background is the last class
-    exact = torch.nn.functional.one_hot(last, 4).mT.float()
-    alike, plain = kws_30.spotted(logits, labels, weights, 2.0, exact), kws_30.spotted(logits, labels, weights, 2.0)
-    hard = torch.nn.functional.cross_entropy(logits, last)
+    labels, weights = torch.zeros(2, 32, dtype=torch.long), torch.ones(2, 32)
+    logits = torch.randn(2, 4, 32)
+    exact = torch.nn.functional.one_hot(labels, 4).mT.float()
+    plain, hard = kws_30.spotted(logits, labels, weights, 2.0), torch.nn.functional.cross_entropy(logits[:, 3:], labels)
+    hard = torch.nn.functional.cross_entropy(logits.roll(1, 1), labels)
+    alike = kws_30.spotted(logits, labels, weights, 2.0, exact)
     assert torch.isclose(alike, (1 - kws_30.TAUGHT) * plain + kws_30.TAUGHT * hard)
+    assert torch.equal(kws_30.spotted(logits, labels, weights, 2.0, 0 * exact), plain)  # it was not asked
     asked = []
+    answered = window_teacher.answers
     monkeypatch.setattr(kws_30, "ROWS", 2)
-    monkeypatch.setattr(
-        kws_30, "probabilities", lambda body, x: asked.append(x.shape) or answers.new_ones(2, 4, 192) / 4
-    )
+    monkeypatch.setattr(kws_30, "answers", lambda *given: asked.append(x := answered(*given)) or x)
+    net, teacher = classifier("kws-bands", ["a", "b", "c", BACKGROUND]), window_teacher.Teacher(4).eval()
     best = kws_30.train(net, streams(), 0.01, 1e-3, 2.0, tmp_path / "run.pt", teacher)
-    assert asked
-    assert set(asked) == {(2, BANDS, 384)}
+    assert any(x.any() for x in asked)
     assert all(torch.isfinite(x).all() for x in best.state_dict().values())
 
 
-@pytest.mark.parametrize(("table", "last", "wrong"), [("kws-mel", "c", "words"), ("kws-mel-fast", "b", "frames")])
-def test_a_teacher_has_the_same_words_and_frames(table: str, last: str, wrong: str, tmp_path: Path) -> None:
-    net = classifier("kws-mel", ["a", "b", BACKGROUND])
-    front, blocks = net.table.blocks
-    tables = {"kws-mel": net.table, "kws-mel-fast": replace(net.table, blocks=(replace(front, resample=128), blocks))}
-    path = tmp_path / "teacher.safetensors"
-    save(classifier(tables[table], ["a", last, BACKGROUND]), path)
-    with pytest.raises(SystemExit, match=f"teacher.safetensors should .* {wrong}"):
-        kws_30.teacher_of(str(path), net)
-    save(net, path)
-    assert kws_30.teacher_of(str(path), net).settings == net.settings
+def test_a_teacher_answers_for_the_frames_of_words() -> None:
+    torch.manual_seed(0)
+    teacher, rng = window_teacher.Teacher(4).eval(), np.random.default_rng(0)
+    x, made = streams().streams(6, 0.0)
+    told = window_teacher.answers(teacher, x, made, 1.0, rng)
+    assert told.shape == (6, 4, made[0].labels.size)
+    count = 0
+    for row, stream in enumerate(made):
+        assert not told[row, :, : int((stream.labels > 0).argmax())].any()
+        for _, _, end in stream.said:
+            last = window_teacher.last_frame(end, x.shape[-1])
+            if last is not None:
+                window = x[row : row + 1, :, last - window_teacher.WINDOW : last]
+                expected = teacher(window).softmax(1)[0]
+                assert torch.allclose(told[row, :, round(end)], expected, atol=1e-5)
+                count += 1
+    assert count
+    assert not window_teacher.answers(teacher, x, made, 0.0, rng).any()
+
+
+def test_a_teacher_learns_from_words_and_from_other_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x, made = streams().streams(6, 0.0)
+    found, labels = window_teacher.windows(x, made, np.random.default_rng(0))
+    assert found.shape == (len(labels), BANDS, window_teacher.WINDOW)
+    assert (labels == 0).sum() == len(made)
+    assert 0 < (labels > 0).sum() <= sum(len(stream.said) for stream in made)
+    monkeypatch.setattr(window_teacher, "ROWS", 2)
+    path = tmp_path / "teacher.pt"
+    best = window_teacher.train(window_teacher.Teacher(4), streams(), 0.02, 1e-3, path).eval()
+    again = window_teacher.load(str(path), 4)
+    assert torch.equal(again(found), best(found))
 
 
 def test_modes_of_very_long_memory_become_short_ones() -> None:

@@ -191,10 +191,10 @@ def network(
 RECIPE = Recipe(configure, prepare)
 
 
-# Seven blocks on mel frames like the four of kws-30, but wider; 32 ms a frame.
-SPOTTER = CLASSIFIERS["kws-mel"]
+# Like kws-30, but with six wider blocks; 32 ms a frame.
+SPOTTER = CLASSIFIERS["kws-bands"]
 assert isinstance(SPOTTER, SpotterTable)
-WIDE = replace(SPOTTER, blocks=(SPOTTER.blocks[0], Row("pointwise", 1, 144, 160, times=7)))
+WIDE = replace(SPOTTER, blocks=(SPOTTER.blocks[0], Row("pointwise", 1, 144, 160, times=6)))
 # The spotter's blocks on raw samples, as for letters, but a frame of the head is 32 ms.
 RAW = replace(SPELT, head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)))
 # The recogniser's rows, narrow: 20 ms a frame of the backbone, 40 ms a frame of the head.
