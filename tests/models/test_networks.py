@@ -38,7 +38,7 @@ def test_latency_is_the_hop(name: str) -> None:
 
 
 def test_every_name_builds() -> None:
-    assert len(names()) == len(set(names())) == 29 + 13 + 4
+    assert len(names()) == len(set(names())) == 30 + 13 + 4
     for name in ("kws-hybrid-2", "classifier/kws-hybrid-2", "denoiser/s6"):
         assert build(name).hop == 256
     assert [names()[0], names()[-1]] == ["kws-separable-2", "recognizer/mamba"]
