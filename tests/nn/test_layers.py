@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from centaurus.kernels.precision import why_no_bf16
 from centaurus.layer import Layer
 from centaurus.nn import (
     Activation,
@@ -89,3 +90,16 @@ def test_laws(name: str) -> None:
     torch.manual_seed(0)
     layer, channels = LAYERS[name]
     check_layer(layer, channels)
+
+
+@pytest.mark.skipif(bool(why_no_bf16()), reason=why_no_bf16() or "bfloat16 works here")
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_state_goes_on_under_autocast(name: str) -> None:
+    torch.manual_seed(0)
+    layer, channels = LAYERS[name]
+    u = torch.randn(2, channels, 4 * layer.hop)
+    layer = layer.float()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        for x in (u, u.bfloat16()):
+            _, state = layer.step(x)
+            layer.step(x, state)  # raises if the state has another dtype than that of the first frame

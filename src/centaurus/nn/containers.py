@@ -211,7 +211,7 @@ class Leveled(Composite):
 
     def run(self, u: Tensor, state: State | None, keep: bool) -> tuple[Tensor, State]:
         past, body = inner(state, 2)
-        hops = u.unflatten(-1, (-1, self.hop)).square().mean((1, 3))
+        hops = u.unflatten(-1, (-1, self.hop)).to(torch.promote_types(u.dtype, torch.float32)).square().mean((1, 3))
         levels = follow((hops + FLOOR**2).sqrt(), self.decay, past if isinstance(past, Tensor) else None)
         scale = levels[:, None].repeat_interleave(self.hop, -1)
         y, body = self.body.run(u / scale, body, keep)

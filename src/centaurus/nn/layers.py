@@ -322,8 +322,7 @@ class BandConv(Counted):
         images = x.unflatten(-1, (self.bands, self.in_features)).permute(0, 3, 1, 2)  # b i t f
         apart, across = self.stride[0], self.kernel[0]
         y = nn.functional.conv2d(images, self.weight, self.bias, (self.hop, apart), (0, across // 2))  # b o t f
-        frames = past.shape[-1]
-        kept = x[:, x.shape[1] - frames :].mT.clone(memory_format=torch.contiguous_format) if keep else ()
+        kept = x[:, u.shape[-1] :].mT.to(past.dtype, memory_format=torch.contiguous_format, copy=True) if keep else ()
         return y.permute(0, 2, 3, 1).flatten(2).mT, kept
 
 
@@ -357,7 +356,7 @@ class Delay(Remembering):
         check_channels("Delay", u, self.channels)
         (past,) = history(self, state, u.shape[0])
         x = torch.cat([past.to(u.dtype), u], dim=-1)
-        return x[..., : u.shape[-1]], x[..., u.shape[-1] :].clone() if keep else ()
+        return x[..., : u.shape[-1]], x[..., u.shape[-1] :].to(past.dtype, copy=True) if keep else ()
 
 
 class RunningMean(Remembering):
