@@ -216,7 +216,7 @@ class Leveled(Composite):
         scale = levels[:, None].repeat_interleave(self.hop, -1)
         y, body = self.body.run(u / scale, body, keep)
         y = y * scale
-        y = torch.lerp(y, u, self.kept) if self.kept else y
+        y = torch.lerp(y, u.to(y.dtype), self.kept) if self.kept else y
         return y, (levels[:, -1:].clone(), body) if keep else ()
 
 
