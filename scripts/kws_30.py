@@ -16,7 +16,8 @@ follow each other closely, later there is more other speech and quiet; states ar
 end, and the weights are an exponential average. Products are rounded to bfloat16 where the processor has instructions
 for it. Minutes are those of the processor, so that what else it does changes nothing; every five of them a checkpoint
 OUT.pt is written, from which the same command goes on. ``--minutes 0 --start FILE --threshold NUMBER`` only sets the
-threshold, with ``--coarse`` it rounds weights as well.
+threshold, with ``--coarse`` it rounds weights as well. ``--background`` is taken from the logit of the background when
+training is over: fewer words are taken for it, at a higher threshold.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ COARSE = 32  # steps of a 16-bit weight that ``--coarse`` keeps apart
 RESET = 4  # rows of a batch whose state starts anew
 CUT = 16  # frames after the seam of two streams: what was said before it may still be heard
 WINDOW = 0.32  # seconds over which the model that ships averages probabilities
-NEGATIVES = (0.15, 0.3)  # shares of streams with other speech, before and after
-PAUSED = ((0.5, 0.35, 0.15), (0.2, 0.35, 0.45))  # shares of the ranges of pauses, before and after
+NEGATIVES = (0.15, 0.2)  # shares of streams with other speech, before and after
+PAUSED = ((0.5, 0.35, 0.15), (0.4, 0.35, 0.25))  # shares of the ranges of pauses, before and after
 TAUGHT = 0.7  # share of a teacher's answers in the loss of a word, the rest is for its label
 ASKED = 0.5  # share of the words that a teacher answers
 
@@ -194,7 +195,8 @@ def main() -> None:
     parser.add_argument(
         "--coarse", action="store_true", help="round the FFNs' weights, for a smaller WebAssembly module"
     )
-    parser.add_argument("--negatives", type=float, default=2.5, help="weight of the background; that of words is 3")
+    parser.add_argument("--background", type=float, default=0.0, help="taken from the logit of the background")
+    parser.add_argument("--negatives", type=float, default=1.0, help="weight of the background; that of words is 3")
     options = parser.parse_args()
     torch.manual_seed(0)
     corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
@@ -224,6 +226,8 @@ def main() -> None:
         net = train(net, streams, options.minutes, options.lr, options.negatives, checkpoint, teacher)
     if options.coarse:
         coarsen(net)
+    with torch.no_grad():
+        net.body.out.bias[-1] -= options.background
     save(net, options.out)
 
 

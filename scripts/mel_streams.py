@@ -377,7 +377,7 @@ class MelStreams:
             label, x, begin, end = self._word()
             if -8 < at + end - self.length + 10 < 14:  # too close to the end to be labelled
                 break
-            if r.random() < 0.08:  # a part of a word is not the word
+            if r.random() < 0.04:  # a part of a word is not the word
                 cut = max(3, int((end - begin) * r.uniform(0.2, 0.45)))
                 x, label = (x[: int(begin) + cut] if r.random() < 0.6 else x[max(0, int(end) - cut) :]), 0
                 end = min(end, len(x))
