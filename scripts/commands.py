@@ -1,7 +1,8 @@
 """Train `commands`, the recogniser of connected words that ships, on streams of mel frames.
 
     python scripts/commands.py OUT.safetensors --words FOLDER --speech FOLDER [FOLDER ...] --noise FOLDER --minutes 30
-    python scripts/commands.py OUT.safetensors … --shared 6 --lr 0.004 --minutes 60
+    python scripts/commands.py OUT.safetensors … --shared 7 --lr 0.004 --minutes 52
+    python scripts/commands.py OUT.safetensors … --table commands-bands --shared 6 --lr 0.004 --minutes 36
 
 The folders are those of scripts/kws_30.py; ``--start commands`` goes on from the model that ships. A spotter's answer
 after the first ``--shared`` blocks is a loss as well. The others are CTC of the words where all that is said is known,
@@ -49,7 +50,7 @@ from centaurus.layer import State
 from centaurus.models import Classifier, Recognizer, classifier, load_network, recognizer, save
 from centaurus.models.tables import SpotterTable
 from centaurus.nn import Serial
-from centaurus.recipes.asr import WIDE
+from centaurus.recipes.asr import COMMAND_TABLES
 from centaurus.recipes.launch import go_on_from
 from centaurus.train.losses import BEGINNING
 from centaurus.train.objectives import BEGUN, EARLY
@@ -164,6 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_corpora(parser)
     add_noise(parser)
+    parser.add_argument("--table", choices=("commands", "commands-bands"), default="commands")
     parser.add_argument("--blank", type=float, default=0.0)
     parser.add_argument("--mark", type=float, default=0.0)
     parser.add_argument("--renew", action="store_true")
@@ -178,7 +180,7 @@ def main() -> None:
     classes = list(ears.settings["classes"])
     names = classes[:-1]
     started = load_network(options.start) if options.start else None
-    base = started.table if isinstance(started, Recognizer) else WIDE
+    base = started.table if isinstance(started, Recognizer) else COMMAND_TABLES[options.table]
     assert isinstance(base, SpotterTable)
     front, blocks = base.blocks
     blocks = replace(blocks, channels=options.channels or blocks.channels, states=options.states or blocks.states)

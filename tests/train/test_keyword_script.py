@@ -16,6 +16,7 @@ from centaurus.decode import BACKGROUND
 from centaurus.evaluation import clips
 from centaurus.export.write import export_onnx
 from centaurus.models import classifier, load_network, recognizer, save
+from centaurus.nn import Serial
 from centaurus.ssm import SSM
 from centaurus.train.config import override
 from centaurus.train.run import Run
@@ -206,10 +207,14 @@ def test_a_recogniser_learns_with_the_spotter_whose_blocks_are_its_first(
 
 
 @pytest.mark.parametrize(
-    ("options", "channels", "blocks"), [(["--channels", "80", "--states", "96"], 80, 3), (["--shared", "6"], 144, 6)]
+    ("options", "channels", "blocks", "shared"),
+    [
+        (["--table", "commands-bands", "--channels", "80", "--states", "96"], 80, 6, 3),
+        (["--shared", "7"], 144, 7, 7),
+    ],
 )
 def test_a_recogniser_has_the_width_that_is_asked_for(
-    options: list[str], channels: int, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], channels: int, blocks: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [str(tmp_path / name) for name in ("out.safetensors", "spotter.safetensors")]
     for kind in ("--words", "--speech", "--noise"):
@@ -217,13 +222,16 @@ def test_a_recogniser_has_the_width_that_is_asked_for(
     monkeypatch.setattr(sys, "argv", ["commands.py", files[0], "--spotter", files[1], "--minutes", "0", *options])
     commands.main()
     net, spotter, ears = (load_network(name) for name in (*files, "kws-30"))
-    assert (net.table.blocks[1].channels, net.table.blocks[1].times) == (channels, 6)
-    assert (spotter.table.blocks[1].channels, spotter.table.blocks[1].times) == (channels, blocks)
+    assert (net.table.blocks[1].channels, net.table.blocks[1].times) == (channels, blocks)
+    assert (spotter.table.blocks[1].channels, spotter.table.blocks[1].times) == (channels, shared)
     assert spotter.settings == ears.settings
     known, answers = ears.state_dict(), spotter.body.out.state_dict()
     assert all(torch.equal(x, known[f"body.out.{name}"]) for name, x in answers.items()) == (channels == 80)
     x = torch.randn(1, BANDS, 64)
-    features = [one.body.into(one.body.bands(x)) for one in (net, spotter)]
+    before = (
+        Serial([x for name, x in one.body.named_children() if name in ("bands", "into")]) for one in (net, spotter)
+    )
+    features = [layers(x) for layers in before]
     assert torch.equal(*features)
 
 

@@ -191,10 +191,12 @@ def network(
 RECIPE = Recipe(configure, prepare)
 
 
-# Like kws-30, but with six wider blocks; 32 ms a frame.
-SPOTTER = CLASSIFIERS["kws-bands"]
+# Blocks on mel frames, 32 ms a frame: those of `commands`, and with the convolutions over bands of kws-30 before them.
+SPOTTER, BANDED = CLASSIFIERS["kws-mel"], CLASSIFIERS["kws-bands"]
 assert isinstance(SPOTTER, SpotterTable)
-WIDE = replace(SPOTTER, blocks=(SPOTTER.blocks[0], Row("pointwise", 1, 144, 160, times=6)))
+assert isinstance(BANDED, SpotterTable)
+WIDE = replace(SPOTTER, blocks=(SPOTTER.blocks[0], Row("pointwise", 1, 144, 160, times=7)))
+WIDE_BANDED = replace(BANDED, blocks=(BANDED.blocks[0], Row("pointwise", 1, 144, 160, times=6)))
 # The spotter's blocks on raw samples, as for letters, but a frame of the head is 32 ms.
 RAW = replace(SPELT, head=(Row("pointwise", 2, 160, 256), Row("pointwise", 1, 160, 256, times=2)))
 # The recogniser's rows, narrow: 20 ms a frame of the backbone, 40 ms a frame of the head.
@@ -210,7 +212,14 @@ NARROW = RecognizerTable(
     head=(Row("pointwise", 2, 192, 256), Row("pointwise", 1, 192, 256, times=2)),
 )
 COMMAND_TABLES: dict[str, RecognizerTable | SpotterTable]
-COMMAND_TABLES = {"commands": WIDE, "raw": RAW, "letters": SPELT, "narrow": NARROW, **RECOGNIZERS}
+COMMAND_TABLES = {
+    "commands": WIDE,
+    "commands-bands": WIDE_BANDED,
+    "raw": RAW,
+    "letters": SPELT,
+    "narrow": NARROW,
+    **RECOGNIZERS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
