@@ -233,13 +233,19 @@ def main() -> None:
 
 @torch.no_grad()
 def coarsen(net: nn.Module) -> None:
-    """Round the weights of the FFNs to 11 bits of their row's largest: as 16-bit integers they compress better."""
+    """Round weights to 16-bit integers times a step for each row, as a WebAssembly module has them.
+
+    Those of the FFNs are rounded to 11 bits, so that they compress better. Those of the convolutions over bands keep
+    16: their large weights nearly cancel, so a file with others would differ most by them.
+    """
     for name, weight in net.named_parameters():
-        if name.endswith((".wide.weight", ".narrow.weight")):
-            largest = weight.abs().amax(1, keepdim=True)
-            step, most = largest * COARSE / LARGEST["int16"], LARGEST["int16"] // COARSE
-            rounded = torch.round(weight / step).clamp(-most, most) * step
-            weight.copy_(torch.where(weight.abs() == largest, weight, rounded))
+        coarse = COARSE if name.endswith((".wide.weight", ".narrow.weight")) else 1
+        if coarse > 1 or name.endswith(".conv.weight"):
+            rows = weight.flatten(1)
+            largest = rows.abs().amax(1, keepdim=True)
+            step, most = largest * coarse / LARGEST["int16"], LARGEST["int16"] // coarse
+            rounded = torch.round(rows / step).clamp(-most, most) * step
+            weight.copy_(torch.where(rows.abs() == largest, rows, rounded).view_as(weight))
 
 
 def deeper(name: str, blocks: int | None, expansion: float | None) -> SpotterTable:
