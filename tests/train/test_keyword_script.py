@@ -260,7 +260,7 @@ def test_a_spotter_learns_what_its_teacher_answers(tmp_path: Path, monkeypatch: 
     labels, weights = torch.zeros(2, 32, dtype=torch.long), torch.ones(2, 32)
     logits = torch.randn(2, 4, 32)
     exact = torch.nn.functional.one_hot(labels, 4).mT.float()
-    plain, hard = kws_30.spotted(logits, labels, weights, 2.0), torch.nn.functional.cross_entropy(logits[:, 3:], labels)
+    plain = kws_30.spotted(logits, labels, weights, 2.0)
     hard = torch.nn.functional.cross_entropy(logits.roll(1, 1), labels)
     alike = kws_30.spotted(logits, labels, weights, 2.0, exact)
     assert torch.isclose(alike, (1 - kws_30.TAUGHT) * plain + kws_30.TAUGHT * hard)
