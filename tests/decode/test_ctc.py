@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centaurus.decode import LATE, MARK_DELAY, REACH, Greedy, Style, Vocabulary, Words, greedy, join
+from centaurus.decode import MARK_DELAY, REACH, Greedy, Style, Vocabulary, Words, greedy, join
 
 PIECES = Vocabulary.of(["[PAD]", "[UNK]", "cen", "##tau", "##rus", "a"])
 LETTERS = Vocabulary.of(["<blank>", " ", "a", "b", "c"])
@@ -52,7 +52,7 @@ def test_bad_vocabularies_are_named() -> None:
 @settings(max_examples=50)
 @given(paths, st.integers(0, 99))
 def test_tokens_equal_a_plain_implementation(path: list[int], seed: int) -> None:
-    collapse = Greedy(WHOLE)
+    collapse = Greedy(WHOLE, 0.032)
     x = logits(path, 4, seed)
     tokens = collapse.push(x) + collapse.flush()
     assert [(t.index, t.start, t.end) for t in tokens] == definition(path, WHOLE)
@@ -67,7 +67,7 @@ def test_tokens_equal_a_plain_implementation(path: list[int], seed: int) -> None
 def test_streaming_equals_offline(path: list[int], seed: int, cuts: list[int], vocabulary: Vocabulary) -> None:
     x = logits(path, len(vocabulary.tokens), seed)
     whole = greedy(x, vocabulary, 0.16)
-    collapse, words = Greedy(vocabulary), Words(vocabulary, 0.16)
+    collapse, words = Greedy(vocabulary, 0.16), Words(vocabulary, 0.16)
     for _ in range(2):  # the second time after a flush, as new
         result = []
         for piece in np.split(x, sorted(min(cut, len(path)) for cut in cuts), axis=1):
@@ -98,43 +98,65 @@ def test_times_cover_the_frames_of_a_word() -> None:
     assert [(w.text, w.start, w.end) for w in words] == [("a", 0, 1), ("b", 3, 4)]
 
 
+FRAME = 0.032  # seconds
+SPOKEN = [9.0, 9.0, 9.0]  # a start mark of three frames
+
+
+def marked(path: list[int], begins: dict[int, list[float]], otherwise: float = -9.0) -> list[tuple[str, float]]:
+    """Return the words of a path with their first frames, where the mark's logits begin at these frames."""
+    x = logits(path, 4)
+    x[3] = otherwise
+    for frame, values in begins.items():
+        x[3, frame : frame + len(values)] = values
+    return [(w.text, round((w.start + MARK_DELAY) / FRAME, 6)) for w in greedy(x, MARKED, FRAME)]
+
+
 @pytest.mark.parametrize(
-    ("path", "marks", "begins"),
+    ("begins", "begin"),
     [
-        ([0, 0, 1, 0, 0, 2], [-1, 9, -1, -1, 9, -1], [("stop", 0.5, 1.5), ("go", 2.0, 3.0)]),
-        ([0, 0, 0, 1, 1, 0], [9, 9, -1, -1, -1, -1], [("stop", 0.0, 2.5)]),  # where a run of marks begins
-        ([0, 0, 0, 0, 1, 0], [9, -1, 2, -1, -1, -1], [("stop", 1.0, 2.5)]),  # the later one counts
-        ([0, 0, 0, 0, 1, 0], [-8, -1, -5, -2, -7, -9], [("stop", 0.5, 2.5)]),  # the least unlikely, if there is none
-        ([0, 1, 0, 0, 2, 0], [9, 9, 9, -5, -4, -1], [("stop", 0.0, 1.0), ("go", 2.0, 2.5)]),  # a mark is used once
-        ([1, 2, 0], [9, 9, 9], [("stop", 0.0, 0.5), ("go", 0.5, 1.0)]),
+        ({10: SPOKEN}, 10),
+        ({10: SPOKEN, 24: SPOKEN}, 10),  # a second mark inside the word is too late
+        ({10: SPOKEN, 18: [12.0] * 3}, 10),  # 6 frames before the token cost 6 logits, 14 cost none
+        ({10: SPOKEN, 18: [18.0] * 3}, 18),  # unless it is much surer
+        ({0: SPOKEN, 12: SPOKEN}, 12),
+        ({12: [9.0], 5: SPOKEN}, 5),  # a mark of one frame is less sure than one of three
+        ({11: [-3.0] * 3}, 11),  # the least unlikely, if there is none
     ],
 )
-def test_a_mark_says_where_a_word_begins(
-    path: list[int], marks: list[int], begins: list[tuple[str, float, float]]
-) -> None:
-    x = logits(path, 4)
-    x[3] = marks
-    earlier = [(text, max(0.0, start - MARK_DELAY), end) for text, start, end in begins]
-    assert [(w.text, w.start, round(w.end + LATE, 6)) for w in greedy(x, MARKED, 0.5)] == earlier
+def test_a_mark_says_where_a_word_begins(begins: dict[int, list[float]], begin: int) -> None:
+    assert marked([0] * 25 + [1, 1, 0], begins) == [("stop", begin)]
+
+
+def test_a_mark_belongs_to_one_word() -> None:
+    path = [0] * 15 + [1, 1] + [0] * 13 + [2, 0]
+    assert marked(path, {2: SPOKEN, 17: SPOKEN}) == [("stop", 2), ("go", 17)]
+    assert marked(path, {2: [9.0] * 16, 20: SPOKEN}) == [("stop", 2), ("go", 20)]  # on until after the word: its own
+    assert marked([0] * 15 + [1, 2, 0], {2: SPOKEN}) == [("stop", 2), ("go", 16)]  # no frame is left between them
+
+
+def test_a_start_does_not_depend_on_the_frame_rate() -> None:
+    x = logits([0] * 50 + [1, 0], 4)
+    x[3] = -9.0
+    x[3, 24:30] = 9.0
+    (word,) = greedy(x, MARKED, FRAME / 2)
+    assert word.start + MARK_DELAY == pytest.approx(12 * FRAME)
 
 
 def test_a_marked_word_never_ends_before_it_begins() -> None:
-    x = logits([0, 1, 0], 4)
-    x[3] = [-9, 9, -9]
-    assert [(w.start, w.end) for w in greedy(x, MARKED, 0.024)] == [(0.024 - MARK_DELAY, 0.024 - MARK_DELAY)]
+    x = logits([0, 0, 0, 1, 0], 4)
+    x[3] = [-99, -99, -99, 99, -99]
+    ((start, end),) = [(w.start, w.end) for w in greedy(x, MARKED, 0.024)]
+    assert start == end == 3 * 0.024 - MARK_DELAY
 
 
-@pytest.mark.parametrize(("back", "begin"), [(REACH - 1, 50 - REACH + 1), (REACH, 49)])
-def test_a_mark_reaches_back_only_so_far(back: int, begin: int) -> None:
-    x = logits([0] * 50 + [1, 0], 4)
-    x[3] = -9.0
-    x[3, 49] = -1.0  # the least unlikely, where no mark is in reach
-    x[3, 50 - back] = 9.0
-    assert [w.start + MARK_DELAY for w in greedy(x, MARKED, 1.0)] == [begin]
+@pytest.mark.parametrize(("back", "is_found"), [(round(REACH / FRAME) - 1, True), (round(REACH / FRAME), False)])
+def test_a_mark_reaches_back_only_so_far(back: int, is_found: bool) -> None:
+    ((_, begin),) = marked([0] * 50 + [1, 0], {50 - back: [99.0]}, otherwise=-99.0)
+    assert (begin == 50 - back) == is_found
 
 
 def test_an_open_token_is_not_returned_twice() -> None:
-    collapse = Greedy(WHOLE)
+    collapse = Greedy(WHOLE, 0.032)
     assert collapse.push(logits([1, 1], 4)) == []
     assert [t.index for t in collapse.open] == [1]
     assert [(t.start, t.end) for t in collapse.push(logits([1, 0], 4))] == [(0, 3)]
@@ -143,4 +165,4 @@ def test_an_open_token_is_not_returned_twice() -> None:
 
 def test_logits_of_another_vocabulary_are_named() -> None:
     with pytest.raises(ValueError, match=r"\(4, frames\).*\(3, 5\)"):
-        Greedy(WHOLE).push(np.zeros((3, 5), np.float32))
+        Greedy(WHOLE, 0.032).push(np.zeros((3, 5), np.float32))

@@ -79,7 +79,7 @@ def test_words_equal_those_of_the_runtime() -> None:
         assert actual["confidence"] == pytest.approx(reference.confidence, abs=1e-9)
 
     vocabulary = Vocabulary.of(tokens)
-    collapse, words = Greedy(vocabulary), Words(vocabulary, SECONDS)
+    collapse, words = Greedy(vocabulary, SECONDS), Words(vocabulary, SECONDS)
     spoken = words.push(collapse.push(token_logits.T)) + words.push(collapse.flush()) + words.flush()
     assert len(spoken) > 10
     assert [word["word"] for word in answer["words"]] == [word.text for word in spoken]

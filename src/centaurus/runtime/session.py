@@ -490,8 +490,8 @@ class Transcriber:
             raise SessionError(f"{settings.name!r:.60} has no tokens: export it with its tokenizer")
         vocabulary = Vocabulary.of(settings.tokens)
         self._intake = Intake(rate, channels, settings.rate, mono=True, peak=settings.peak)
-        self._collapse = Greedy(vocabulary)
-        self._words = Words(vocabulary, 1 / float(settings.rate * settings.ratio))
+        seconds = 1 / float(settings.rate * settings.ratio)
+        self._collapse, self._words = Greedy(vocabulary, seconds), Words(vocabulary, seconds)
 
     @property
     def repaired(self) -> int:

@@ -4,7 +4,10 @@ const MARK_DELAY = 0.02; // seconds from the sound of a word to the first frame 
 const LATE = 0.05; // seconds for which a word's token continues after the word, in models with a start mark
 const PATIENCE = 0.5; // seconds from the threshold to the report, at most
 const RELEASE = 0.8; // share of the threshold below which a keyword has ended
-const REACH = 32; // frames before a token that are searched for its start mark
+const REACH = 1.0; // seconds before a token that are searched for its start mark
+const MARKED = 0.1; // seconds for which a start mark lasts
+const USUAL = 0.43; // seconds from the start of a word to its token, the median
+const UNUSUAL = 9.6; // logits that another time costs, times the squared logarithm of the ratio
 const MARK = "<start>"; // an optional last output that marks the start of any word
 export const IGNORED = new Set(["background"]); // classes that are never reported
 
@@ -77,8 +80,8 @@ export class Spotting {
   }
 }
 
-// Greedy CTC over whole words, one frame of logits at a time. If the last output is a start mark, a word begins with the
-// last run of frames in which that logit is above 0, or, if there is none, where it is highest.
+// Greedy CTC over whole words, one frame of logits at a time. If the last output is a start mark, a word begins
+// where that logit is highest, over a few frames and less the cost of an unusual time.
 export class Transcription {
   constructor(tokens, seconds) {
     this.tokens = tokens;
@@ -110,7 +113,7 @@ export class Transcription {
       this.start = this.frame;
       this.total = 0;
       if (best !== this.blank) {
-        this.begin = this.frame - sinceBegin(this.marks);
+        this.begin = this.frame - sinceBegin(this.marks, this.seconds);
         this.marks = [];
         this.spent = true;
       }
@@ -123,7 +126,7 @@ export class Transcription {
   // Marks are kept from the first frame without one on: a mark that continues belongs to the word before.
   remember(mark) {
     this.spent &&= mark > 0;
-    if (!this.spent) this.marks = [...this.marks.slice(1 - REACH), mark];
+    if (!this.spent) this.marks = [...this.marks, mark].slice(-frames(REACH, this.seconds));
   }
 
   // The word that has begun and may continue, or null.
@@ -142,10 +145,18 @@ export class Transcription {
   }
 }
 
-function sinceBegin(marks) {
-  if (!marks.length) return 0;
-  let begin = marks.findLastIndex((mark) => mark > 0);
-  if (begin < 0) begin = marks.indexOf(Math.max(...marks));
-  while (begin > 0 && marks[begin] > 0 && marks[begin - 1] > 0) begin -= 1;
-  return marks.length - 1 - begin;
+function frames(time, seconds) {
+  return Math.max(1, round(time / seconds));
+}
+
+function sinceBegin(marks, seconds) {
+  let since = 0;
+  let best = -Infinity;
+  for (let k = 0; k < marks.length; k += 1) {
+    const lasting = marks.slice(k, k + frames(MARKED, seconds));
+    const cost = UNUSUAL * Math.log(((marks.length - k - 0.5) * seconds) / USUAL) ** 2;
+    const score = lasting.reduce((a, b) => a + b, 0) / lasting.length - cost;
+    if (score > best) [since, best] = [marks.length - 1 - k, score];
+  }
+  return since;
 }
