@@ -8,7 +8,7 @@
 FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
 noise packs or any folders; ``--pairs`` takes VoiceBank+DEMAND, whose noise is used. With ``--word`` one word is told
 from everything else. With ``--start`` a model of the same table, or with ``--blocks`` one of fewer, is trained further:
-what it hears in other speech and noise is drawn more often, found anew after two thirds, and words that are said there
+what it hears in other speech and noise is drawn more often, found anew after a third and two thirds, and words that are said there
 have no weight. ``--ears`` names another spotter that
 judges what is heard at first. ``--teacher`` is what scripts/window_teacher.py trains: its answers for the same words
 are learnt beside the labels. At first most streams are words that
@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,7 @@ from centaurus.system import replacing
 from centaurus.train.optim import Average, muon, set_rate
 
 ROWS, DECAY, POSITIVE, SMOOTHING = 24, 0.02, 3.0, 0.04
+JUDGED = (0.3, 0.65)  # shares of training at which what is taken for words in other sounds is found anew
 SPARSE = 0.65  # from this share of training on words are further apart, and more of the streams are other speech
 CARRIED = 0.88  # from this share of training on states go from stream to stream
 EVERY = 300  # seconds between checkpoints
@@ -71,21 +73,25 @@ def train(
     negatives: float,
     checkpoint: Path,
     teacher: Teacher | None = None,
+    talk: Sequence[float] = NEGATIVES,
 ) -> Classifier:
-    """Train for so many minutes, from the checkpoint if there is one; the average of the weights."""
+    """Train for so many minutes, from the checkpoint if there is one; the average of the weights.
+
+    ``talk`` are the shares of streams with other speech, before and after ``SPARSE``.
+    """
     body, rounded = behind_mel(net), not why_no_bf16()
     optimizer, average = muon(net, lr, DECAY, rounded), Average(net, 0.9985)
     step, spent = restore(checkpoint, net, optimizer, average, streams)
     begin = time.process_time() - spent
     state: State | None = None
-    again = True  # other sounds are heard once more where words become sparse
+    judged_at = 0
     while (progress := (time.process_time() - begin) / 60 / minutes) < 1:
         set_rate(optimizer, falling(lr, step, progress))
         streams.paused = PAUSED[progress > SPARSE]
-        if again and progress > SPARSE:
-            again = False
+        if (due := sum(progress > share for share in JUDGED)) > judged_at:
+            judged_at = due
             streams.hear(behind_mel(average.net), net.settings["classes"][:-1])
-        x, made = streams.streams(ROWS, NEGATIVES[progress > SPARSE])
+        x, made = streams.streams(ROWS, talk[progress > SPARSE])
         labels, weights = targets(made)
         with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
             if progress < CARRIED:
@@ -197,8 +203,10 @@ def main() -> None:
     )
     parser.add_argument("--background", type=float, default=0.0, help="taken from the logit of the background")
     parser.add_argument("--negatives", type=float, default=1.0, help="weight of the background; that of words is 3")
+    parser.add_argument("--talk", type=float, nargs=2, default=NEGATIVES, help="shares of streams with other speech")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     corpora = [open_corpus(folder, ("train",), ("word",)) for folder in options.words]
     names = [options.word] if options.word else sorted({name for corpus in corpora for name in corpus.values("word")})
     net = classifier(deeper(options.table, options.blocks, options.expansion), [*names, BACKGROUND])
@@ -218,12 +226,13 @@ def main() -> None:
     net.settings |= {"threshold": options.threshold, "window": WINDOW}
     if options.minutes:
         streams = read_streams(options, corpora, names, ears)
+        streams.rng = np.random.default_rng(options.seed)
         streams.positive = 0.6 if options.word else None
         streams.whole = options.whole
         set_noise(streams, options)
         teacher = load(options.teacher, len(names) + 1) if options.teacher else None
         checkpoint = options.out.with_suffix(".pt")
-        net = train(net, streams, options.minutes, options.lr, options.negatives, checkpoint, teacher)
+        net = train(net, streams, options.minutes, options.lr, options.negatives, checkpoint, teacher, options.talk)
     if options.coarse:
         coarsen(net)
     with torch.no_grad():

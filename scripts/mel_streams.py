@@ -35,11 +35,12 @@ ROW, STACK = TABLE.blocks[0], TABLE.stack
 BINS, BANDS, HOP = ROW.window // 2 + 1, ROW.channels, ROW.resample
 FILTERS = mel_filters(BINS, BANDS, RATE, TABLE.low, TABLE.high).float()
 PER_SECOND = RATE / HOP
-WARPS = np.linspace(0.86, 1.14, 15)  # factors of pitch
+WARPS = np.linspace(0.84, 1.18, 18)  # factors of pitch
 EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a word: label, and no weight around it
 SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter reports a spoken word, or raises a false alarm
 ALONE = 0.14  # share of streams that are noise alone
 WHOLE = 0.35  # share of words that keep all of their clip
+GATED = 0.15  # share of words without their steady noise
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
 JOINED, NOISE_LEVEL = 24, -26.0  # pairs whose noise makes a sound, and its level in dBFS
@@ -214,6 +215,7 @@ class MelStreams:
         self.paused = (0.4, 0.3, 0.3)  # shares of the ranges of pauses
         self.alone, self.whole = ALONE, WHOLE
         self.altered, self.bursts = 0.0, 0.0  # shares of noise alone at another speed and pitch, and cut into bursts
+        self.dull = 0.4  # share of other microphones that are far from flat
         self.voiced = 0.0  # share of noise alone that is speech at a speed at which nobody understands it
         self._order: list[int] = []
         self._find_hard()
@@ -279,6 +281,8 @@ class MelStreams:
         loud = np.sort(power.sum(1))[-max(4, count // 3) :].mean()
         level = 10 ** (r.uniform(-33, -12) / 10) * LEVEL_SCALE / loud
         power *= level if r.random() < 0.7 else 10 ** (r.uniform(-10, 3) / 10)
+        if r.random() < GATED:
+            power = self._gated(power)
         if r.random() < 0.3:
             power = self._room(power)
         return word.label, power.astype(np.float32), (word.begin - first) / speed, (word.end - first) / speed
@@ -295,13 +299,28 @@ class MelStreams:
         return y
 
     def _tone(self) -> Frames:
-        """Return the frequency response of another microphone: a smooth curve over the bands, in log power."""
+        """Return the frequency response of another microphone: a smooth curve over the bands, in log power.
+
+        Some are much duller than most, or lack the highest or lowest bands.
+        """
         r = self.rng
-        if r.random() < 0.4:
+        if r.random() < 0.3:
             return np.zeros(BANDS, np.float32)
         u = np.linspace(-1, 1, BANDS)
+        tilt = r.uniform(-2.5, 1.2) if r.random() < self.dull else r.uniform(-0.7, 0.7)
         wave = np.cos(np.pi * u * r.uniform(0.5, 3) + r.uniform(0, 2 * np.pi))
-        return (r.uniform(-0.7, 0.7) * u + r.uniform(-0.5, 0.5) * wave).astype(np.float32)
+        curve = tilt * u + r.uniform(-0.5, 0.5) * wave
+        if r.random() < self.dull / 2:
+            curve -= r.uniform(0.5, 6) * np.maximum(0, u - r.uniform(-0.6, 0.6))
+        if r.random() < self.dull / 4:
+            curve -= r.uniform(0.5, 6) * np.maximum(0, r.uniform(-1, -0.4) - u)
+        return curve.astype(np.float32)
+
+    def _gated(self, power: Frames) -> Frames:
+        """Take away what is steady in a word, as noise reduction does before it is recorded."""
+        r = self.rng
+        floor = np.quantile(power, r.uniform(0.05, 0.4), axis=0) * r.uniform(1, 4)
+        return np.maximum(power - floor, power * 10 ** r.uniform(-4, -1)).astype(np.float32)
 
     def _stream(self, negative: float) -> Stream:
         r = self.rng
