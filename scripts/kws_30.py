@@ -8,16 +8,16 @@
 FOLDER of words is Speech Commands with its official lists, or folders of words; speech is LibriSpeech, VCTK or a pack,
 noise packs or any folders; ``--pairs`` takes VoiceBank+DEMAND, whose noise is used. With ``--word`` one word is told
 from everything else. With ``--start`` a model of the same table, or with ``--blocks`` one of fewer, is trained further:
-what it hears in other speech and noise is drawn more often, found anew after a third and two thirds, and words that are said there
-have no weight. ``--ears`` names another spotter that
-judges what is heard at first. ``--teacher`` is what scripts/window_teacher.py trains: its answers for the same words
-are learnt beside the labels. At first most streams are words that
-follow each other closely, later there is more other speech and quiet; states are carried from stream to stream at the
-end, and the weights are an exponential average. Products are rounded to bfloat16 where the processor has instructions
-for it. Minutes are those of the processor, so that what else it does changes nothing; every five of them a checkpoint
-OUT.pt is written, from which the same command goes on. ``--minutes 0 --start FILE --threshold NUMBER`` only sets the
-threshold, with ``--coarse`` it rounds weights as well. ``--background`` is taken from the logit of the background when
-training is over: fewer words are taken for it, at a higher threshold.
+what it hears in other speech and noise is drawn more often, found anew after a third and two thirds, and words that
+are said there have no weight. ``--ears`` names another spotter that judges what is heard at first; clips of words that
+it gives less than ``--least`` are left out. ``--teacher`` is what scripts/window_teacher.py trains: its answers for the
+same words are learnt beside the labels. At first most streams are words that follow each other closely, later there is
+more other speech and quiet; states are carried from stream to stream at the end, and the weights are an exponential
+average. Products are rounded to bfloat16 where the processor has instructions for it. Minutes are those of the
+processor, so that what else it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the
+same command goes on. ``--minutes 0 --start FILE --threshold NUMBER`` only sets the threshold, with ``--coarse`` it
+rounds weights as well. ``--background`` is taken from the logit of the background when training is over: fewer words
+are taken for it, at a higher threshold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from denoise_16k import grow
-from mel_streams import ALONE, WHOLE, MelStreams, Sound, judged, noise_of_pairs, opened, sounds_of, targets, words_of
+from mel_streams import (
+    ALONE,
+    MASKED,
+    WHOLE,
+    MelStreams,
+    Sound,
+    judged,
+    noise_of_pairs,
+    opened,
+    sounds_of,
+    targets,
+    understood,
+    words_of,
+)
 from renew import shorten
 from torch import nn
 from window_teacher import Teacher, answers, load
@@ -204,6 +217,7 @@ def main() -> None:
     parser.add_argument("--background", type=float, default=0.0, help="taken from the logit of the background")
     parser.add_argument("--negatives", type=float, default=1.0, help="weight of the background; that of words is 3")
     parser.add_argument("--talk", type=float, nargs=2, default=NEGATIVES, help="shares of streams with other speech")
+    parser.add_argument("--masked", type=float, default=MASKED, help="probability of each of two masks over bands")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -228,7 +242,7 @@ def main() -> None:
         streams = read_streams(options, corpora, names, ears)
         streams.rng = np.random.default_rng(options.seed)
         streams.positive = 0.6 if options.word else None
-        streams.whole = options.whole
+        streams.whole, streams.masked = options.whole, options.masked
         set_noise(streams, options)
         teacher = load(options.teacher, len(names) + 1) if options.teacher else None
         checkpoint = options.out.with_suffix(".pt")
@@ -276,6 +290,7 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--start", default="", help="a model to go on from")
+    parser.add_argument("--least", type=float, default=0.0, help="probability of a word below which a clip is left out")
 
 
 def add_noise(parser: argparse.ArgumentParser) -> None:
@@ -306,6 +321,7 @@ def read_streams(
     for folder in options.pairs:
         noise += noise_of_pairs(open_corpus(folder, ("train",), ("noisy", "clean")))
     if ears:
+        words = understood(words, behind_mel(ears), options.least)
         speech, noise = (heard(sounds, ears, names) for sounds in (speech, noise))
     return MelStreams(words, speech, noise)
 

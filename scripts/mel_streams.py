@@ -40,6 +40,8 @@ EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a 
 SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter reports a spoken word, or raises a false alarm
 ALONE = 0.14  # share of streams that are noise alone
 WHOLE = 0.35  # share of words that keep all of their clip
+AROUND = 30  # frames of silence before and after a clip that is judged
+MASKED = 0.2  # probability of each of two masks over bands
 GATED = 0.15  # share of words without their steady noise
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
@@ -162,6 +164,22 @@ def judged(sound: Sound, body: Layer, names: Sequence[str]) -> Sound:
     return replace(sound, left_out=spoken, alarm=alarm * STACK, surest=float(others[alarm]))
 
 
+@torch.no_grad()
+def understood(words: Sequence[Word], body: Layer, least: float) -> list[Word]:
+    """Return the words without labelled ones that a spotter, ``body``, gives less than this probability anywhere.
+
+    One clip in a hundred of Speech Commands is empty, cut off or another word.
+    """
+    kept = []
+    for word in words:
+        quiet = np.full((AROUND, BANDS), 1e-11, np.float32)
+        power = np.concatenate([quiet, np.exp(word.frames.astype(np.float32)), quiet])
+        x = LOG_SCALE * np.log(power[: len(power) // STACK * STACK].T + LOG_FLOOR)
+        if not word.label or float(body(torch.from_numpy(x)[None])[0].softmax(0)[word.label - 1].max()) >= least:
+            kept.append(word)
+    return kept
+
+
 def warp(factor: float) -> NDArray[np.float32]:
     """Return a matrix (bands, bands) that shifts log mel bands in frequency by a factor."""
     ends = [2595 * np.log10(1 + hertz / 700) for hertz in (TABLE.low, TABLE.high)]
@@ -215,6 +233,7 @@ class MelStreams:
         self.paused = (0.4, 0.3, 0.3)  # shares of the ranges of pauses
         self.alone, self.whole = ALONE, WHOLE
         self.altered, self.bursts = 0.0, 0.0  # shares of noise alone at another speed and pitch, and cut into bursts
+        self.masked = MASKED
         self.dull = 0.4  # share of other microphones that are far from flat
         self.voiced = 0.0  # share of noise alone that is speech at a speed at which nobody understands it
         self._order: list[int] = []
@@ -244,12 +263,13 @@ class MelStreams:
         return torch.from_numpy(x).mT.contiguous(), made
 
     def _mask(self, row: Frames) -> None:
-        """Mask a band of frequencies and short stretches of time (SpecAugment)."""
+        """Mask up to two ranges of bands and short stretches of time (SpecAugment)."""
         r = self.rng
-        if r.random() < 0.4:
-            width = int(r.integers(1, 8))
-            first = int(r.integers(BANDS - width))
-            row[:, first : first + width] = row[:, first : first + width].mean()
+        for _ in range(2):
+            if r.random() < self.masked:
+                width = int(r.integers(1, 8))
+                first = int(r.integers(BANDS - width))
+                row[:, first : first + width] = row[:, first : first + width].mean()
         if r.random() < 0.3:
             for first in r.integers(self.length, size=5):
                 last = first + int(r.integers(1, 5))
