@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument(
         "--coarse", action="store_true", help="round the FFNs' weights, for a smaller WebAssembly module"
     )
+    parser.add_argument("--mean", nargs="*", default=[], help="models of the same table whose weights are averaged in")
     parser.add_argument("--background", type=float, default=0.0, help="taken from the logit of the background")
     parser.add_argument("--negatives", type=float, default=1.0, help="weight of the background; that of words is 3")
     parser.add_argument("--talk", type=float, nargs=2, default=NEGATIVES, help="shares of streams with other speech")
@@ -247,6 +248,10 @@ def main() -> None:
         teacher = load(options.teacher, len(names) + 1) if options.teacher else None
         checkpoint = options.out.with_suffix(".pt")
         net = train(net, streams, options.minutes, options.lr, options.negatives, checkpoint, teacher, options.talk)
+    with torch.no_grad():
+        for count, other in enumerate(map(load_network, options.mean), 2):
+            for mean, weight in zip(net.parameters(), other.parameters(), strict=True):
+                mean.lerp_(weight, 1 / count)
     if options.coarse:
         coarsen(net)
     with torch.no_grad():

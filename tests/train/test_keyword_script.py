@@ -30,7 +30,7 @@ import kws_30
 import measure
 import stages
 import window_teacher
-from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened
+from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened, understood
 from renew import memories, renew
 
 SECOND = 16_000
@@ -153,17 +153,20 @@ def test_any_folder_of_sound_files_is_read_with_its_texts_and_without_who_is_hel
     }
 
 
-def test_a_spotter_of_fewer_blocks_goes_on_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def sounds(folder: Path) -> list[str]:
+    """Write two words by twelve speakers, most of them in the training split; return the options that name them."""
     for word in ("a", "b"):
-        (tmp_path / "words" / word).mkdir(parents=True)
-        for speaker in range(12):  # most of them are in the training split
-            soundfile.write(tmp_path / "words" / word / f"{speaker}_nohash_0.wav", tone(300.0), SECOND)
+        (folder / word).mkdir(parents=True)
+        for speaker in range(12):
+            soundfile.write(folder / word / f"{speaker}_nohash_0.wav", tone(300.0), SECOND)
+    return [part for kind in ("--words", "--speech", "--noise") for part in (kind, str(folder))]
+
+
+def test_a_spotter_of_fewer_blocks_goes_on_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = classifier("kws-bands", ["a", "b", BACKGROUND])
     save(old, tmp_path / "old.safetensors")
     options = ["--start", str(tmp_path / "old.safetensors"), "--blocks", "6", "--minutes", "0", "--threshold", "0.45"]
-    options += ["--background", "0.7"]
-    for kind in ("--words", "--speech", "--noise"):
-        options += [kind, str(tmp_path / "words")]
+    options += ["--background", "0.7", *sounds(tmp_path / "words")]
     out = str(tmp_path / "out.safetensors")
     monkeypatch.setattr(sys, "argv", ["kws_30.py", out, *options])
     kws_30.main()
@@ -172,6 +175,68 @@ def test_a_spotter_of_fewer_blocks_goes_on_as_it_was(tmp_path: Path, monkeypatch
     assert new.settings["threshold"] == 0.45
     x = 0.1 * torch.randn(1, 1, SECOND)
     assert torch.allclose(new(x) - old(x), torch.tensor([0.0, 0.0, -0.7])[:, None], atol=1e-5)
+
+
+def test_a_model_is_the_mean_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nets = [classifier("kws-bands", ["a", "b", BACKGROUND]) for _ in range(3)]
+    files = [str(tmp_path / f"{k}.safetensors") for k in range(3)]
+    for net, file in zip(nets, files, strict=True):
+        save(net, file)
+    options = ["--start", files[0], "--mean", *files[1:], "--minutes", "0", "--background", "0.5"]
+    options += sounds(tmp_path / "words")
+    out = str(tmp_path / "out.safetensors")
+    monkeypatch.setattr(sys, "argv", ["kws_30.py", out, *options])
+    kws_30.main()
+    new, changed = load_network(out).state_dict(), "body.out.bias"
+    for name, x in new.items():
+        expected = torch.stack([net.state_dict()[name] for net in nets]).mean(0)
+        if name == changed:
+            expected[-1] -= 0.5
+        assert torch.allclose(x, expected, atol=1e-6), name
+
+
+def test_clips_in_which_a_spotter_does_not_find_their_word_are_left_out() -> None:
+    net = classifier("kws-mel", ["a", "b", BACKGROUND])
+    with torch.no_grad():
+        net.body.out.weight.zero_()
+        net.body.out.bias.copy_(torch.tensor([[5.0], [-5.0], [0.0]]))  # "a" everywhere, "b" nowhere
+    words = [Word(log_mel(tone(300.0, 0.5 * (1 + label))), label, 5.0, 20.0) for label in (0, 1, 2)]
+    assert understood(words, kws_30.behind_mel(net), 0.1) == words[:2]  # what has no label stays
+    assert understood(words, kws_30.behind_mel(net), 0.0) == words
+
+
+def test_other_microphones_are_smooth_and_some_are_dull() -> None:
+    made = streams()
+    for dull, drop in ((0.0, 2.5), (1.0, 5.0)):
+        made.dull = dull
+        curves = np.stack([made._tone() for _ in range(200)])
+        assert np.isfinite(curves).all()
+        assert np.abs(np.diff(curves, axis=1)).max() < 1.0
+        falls = curves[:, 0] - curves[:, -1]
+        assert (falls.max() > drop) == bool(dull)
+        assert (np.abs(curves).max(1) == 0).mean() == pytest.approx(0.3, abs=0.15)
+
+
+def test_a_gated_word_keeps_its_loud_frames() -> None:
+    made, power = streams(), np.full((40, BANDS), 0.01, np.float32)
+    power[10:20] = 1.0
+    for _ in range(20):
+        gated = made._gated(power)
+        assert gated.dtype == np.float32
+        assert (gated >= 0).all()
+        assert (gated <= power).all()
+        assert (gated[10:20] >= 0.95).all()
+        assert gated[:10].max() < 0.1 * power[0, 0]
+
+
+@pytest.mark.parametrize(("masked", "least", "most"), [(0.0, 0, 0), (1.0, 1, 14)])
+def test_masked_bands_are_level(masked: float, least: int, most: int) -> None:
+    made = streams()
+    made.masked = masked
+    for _ in range(20):
+        row = made.rng.standard_normal((made.length, BANDS)).astype(np.float32)
+        made._mask(row)
+        assert least <= int((row.std(0) < 0.6).sum()) <= most
 
 
 def test_log_mel_has_a_frame_for_every_hop() -> None:
