@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from centaurus.audio import AudioError
+from centaurus.data import near
 from centaurus.evaluation import live
 from centaurus.models import Row, SpotterTable, classifier
 from centaurus.models import save as save_model
@@ -51,7 +54,7 @@ def settings(**more: object) -> wake.WakeSettings:
     small = replace(
         wake.configure("small"), start="", minutes=0, steps=60, batch=8, ema=0.9, workers=0, network="tiny-mel"
     )
-    return replace(small, phrase="hello you", validation_items=8, **more)  # type: ignore[arg-type]
+    return replace(small, **({"phrase": "hello you", "validation_items": 8, "near": 0} | more))  # type: ignore[arg-type]
 
 
 def test_a_folder_becomes_a_model_with_a_threshold(folder: Path, tmp_path: Path) -> None:
@@ -78,6 +81,83 @@ def test_corrections_are_trained_on(folder: Path, tmp_path: Path) -> None:
     assert sum(clip.id == "alarms/b.wav" for clip in speech) == wake.REPEATS
     with pytest.raises(ValueError, match="missed/ or alarms/"):
         wake.recordings(settings(corrections=str(tmp_path)), folder)
+
+
+def speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand in for espeak-ng: a letter is a phoneme, and what is spoken is a tone. Return the texts that it speaks."""
+    texts: list[str] = []
+
+    def run(text: str, *arguments: str) -> str:
+        if "-w" in arguments:
+            texts.append(text)
+            write(
+                Path(arguments[arguments.index("-w") + 1]).with_suffix(".wav"),
+                tones((500.0,), np.random.default_rng(0)),
+            )
+            Path(arguments[-1]).with_suffix(".wav").rename(arguments[-1])
+        return " ".join("_".join(word) for word in text.split())
+
+    monkeypatch.setattr(near, "_run", run)
+    monkeypatch.setattr(near.shutil, "which", lambda program: program)
+    return texts
+
+
+def test_similar_phrases_are_spoken_and_trained_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = speaks(tmp_path, monkeypatch)
+    before = wake.recordings(settings(), folder)
+    chosen = settings(near=40)
+    phrases, speech, noise = wake.recordings(chosen, folder)
+    assert [len(corpus) for corpus in (phrases, speech, noise)] == [
+        len(before[0]) + len(near.VOICES), len(before[1]) + 40, len(before[2]),
+    ]  # fmt: skip
+    assert texts.count("hello you") == len(near.VOICES)
+    assert {"hello", "you hello"} < set(texts)
+    for corpus, earlier in zip((phrases, speech, noise), before, strict=True):
+        ids = {clip.id for clip in earlier}
+        new = [clip for clip in corpus if clip.id not in ids]
+        assert all(clip.labels["split"] == "train" for clip in new)  # thresholds are chosen on real recordings
+        assert len({clip.id for clip in corpus}) == len(corpus)
+    count = len(texts)
+    assert [clip.id for clip in wake.recordings(chosen, folder)[1]] == [clip.id for clip in speech]
+    assert len(texts) == count  # they are kept
+    assert wake.prepare(chosen, folder).notes["similar_phrases"] == 40
+    assert len(wake.recordings(replace(chosen, phrase=wake.UNNAMED), folder)[1]) == len(before[1])
+
+
+def test_without_espeak_nothing_is_spoken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near.shutil, "which", lambda program: None)
+    assert near.spoken_near("hello you", 10) == near.spoken(["hello"], 10) == []
+    assert len(wake.recordings(settings(near=40), folder)[1]) == len(wake.recordings(settings(), folder)[1])
+
+
+@pytest.mark.parametrize("phrase", ["hello centaurus", "computer", "okay blue tree", "émile's dog"])
+def test_similar_phrases_differ_from_the_phrase(phrase: str) -> None:
+    texts = near.near_phrases(phrase)
+    assert len(texts) > 20
+    assert len(set(texts)) == len(texts)
+    assert phrase not in texts
+    assert all(text.strip() == text for text in texts)
+
+
+def test_what_sounds_like_the_phrase_is_not_learnt_as_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    texts = speaks(tmp_path, monkeypatch)
+    monkeypatch.setattr(near, "near_phrases", lambda phrase: ["hullo", "hallo yew", "mellow", "h e l l o"])
+    assert len(near.spoken_near("hello", 6)) == 6
+    assert set(texts) == {"hallo yew", "mellow"}
+    assert near._distance("kitten", "sitting") == 3
+    assert near._distance("", "abc") == near._distance("abc", "") == 3
+
+
+def test_an_espeak_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "PROGRAM", sys.executable)
+    with pytest.raises(AudioError, match=r"failed to speak 'hello' \(near=0"):
+        near._run("hello", "-c", "raise SystemExit(3)")
+    monkeypatch.setattr(near, "SECONDS", 0.5)
+    with pytest.raises(AudioError, match=r"within 0.5 seconds"):
+        near._run("hello", "-c", "import time; time.sleep(9)")
 
 
 def test_too_little_is_refused(folder: Path) -> None:

@@ -1,12 +1,13 @@
 """A custom wake word: from recordings of a phrase and of other audio to a model with a threshold.
 
 The folder has ``positive/`` with recordings of the phrase, one in each, and other speech in other folders; files
-in ``noise/`` are noise. ``corrections`` names a folder collected in use: ``missed/`` has phrases that were not
-reported, ``alarms/`` audio that was.
+in ``noise/`` are noise. Where espeak-ng is installed it speaks phrases that sound similar. ``corrections`` names a
+folder collected in use: ``missed/`` has phrases that were not reported, ``alarms/`` audio that was.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from centaurus.data import Corpus
 from centaurus.data.corpus import Clip
 from centaurus.data.keywords import Streaming, Streams
 from centaurus.data.layouts import hold_out, sound_files, speaker_of
+from centaurus.data.near import SPOKEN, VOICES, spoken, spoken_near
 from centaurus.decode import BACKGROUND, Smoothing, Spotting
 from centaurus.evaluation import live, save_curve
 from centaurus.export.write import export_onnx
@@ -35,6 +37,7 @@ POSITIVE, NOISE, MISSED, ALARMS = "positive", "noise", "missed", "alarms"
 FEWEST = 20  # recordings of the phrase: with fewer, networks do not generalise to other voices
 HELD_OUT = 0.2  # share of recordings, and of speakers of other speech, held out for validation
 REPEATS = 8  # how many times as often as other speech a recording of a false alarm is drawn
+UNNAMED = "wake"  # the phrase if none is given: nothing is spoken then
 WINDOW = 0.16  # seconds over which probabilities are averaged
 
 
@@ -44,8 +47,10 @@ class WakeSettings(Reading):
 
     network: str = "wake-mel"
     """Table of the spotter."""
-    phrase: str = "wake"
-    """Name that is reported when the phrase is detected."""
+    phrase: str = UNNAMED
+    """The phrase, as it is written; reported when it is detected."""
+    near: int = 150
+    """Phrases that sound similar, spoken by espeak-ng if it is installed, to learn that they are not the phrase."""
     corrections: str = ""
     """A folder with missed/ and alarms/ kept in use, to learn from."""
     alarms: float = 0.5
@@ -85,6 +90,12 @@ def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Co
         phrases += _learnt(missed)
         speech += _learnt(alarms) * REPEATS
 
+    if settings.near and settings.phrase != UNNAMED:  # by the same voices, so that it is not they that tell them apart
+        similar = spoken_near(settings.phrase, settings.near)
+        own = spoken([settings.phrase], len(VOICES)) if similar else []
+        speech += _learnt(_named(similar, "speech"))
+        phrases += _learnt(_named(own, "word", settings.phrase))
+
     def read(clips: list[Clip]) -> Corpus:
         return settings.read(Corpus("wake", tuple(clips), settings.rate))
 
@@ -92,14 +103,20 @@ def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Co
 
 
 def _clips(folder: Path, kind: str, word: str = "") -> list[Clip]:
-    if not folder.is_dir():
-        return []
-    return [
-        Clip(
-            path, str(path.relative_to(folder.parent)), labels={"kind": kind, "word": word, "speaker": speaker_of(path)}
-        )
-        for path in sound_files(folder)
-    ]
+    return _named(sound_files(folder), kind, word, folder.parent) if folder.is_dir() else []
+
+
+def _named(files: Iterable[Path], kind: str, word: str = "", top: Path | None = None) -> list[Clip]:
+    """Return clips of files; their ids are paths below ``top``, or the names of the folder and the file."""
+
+    def labels(path: Path) -> dict[str, str]:
+        return {"kind": kind, "word": word, "speaker": speaker_of(path)}
+
+    return [Clip(path, str(path.relative_to(top or path.parents[1])), labels=labels(path)) for path in files]
+
+
+def _is_spoken(clip: Clip) -> bool:
+    return clip.id.startswith(f"{SPOKEN}{os.sep}")
 
 
 def _learnt(clips: Iterable[Clip]) -> list[Clip]:
@@ -116,7 +133,12 @@ def prepare(settings: WakeSettings, folder: Path) -> Prepared:
         own = [corpus.where(split=split) for corpus in (phrases, noise, speech)]
         return Streams(own[0], classes, net.hop, own[1], own[2], Streaming(), count, fixed)
 
-    notes: dict[str, Any] = {"phrases": len(phrases), "speech_hours": hours(speech), "noise_hours": hours(noise)}
+    notes: dict[str, Any] = {
+        "phrases": len(phrases),
+        "similar_phrases": sum(_is_spoken(clip) for clip in speech),
+        "speech_hours": hours(speech),
+        "noise_hours": hours(noise),
+    }
     faults = {**phrases.faults.reasons, **speech.faults.reasons, **noise.faults.reasons}
     data = Data(streams("train", 20 * len(phrases), None), streams("val", 200, 0))
     return Prepared(Spot(net, settings.negatives), data, notes, (phrases, speech, noise), faults)
