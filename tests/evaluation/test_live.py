@@ -91,6 +91,15 @@ def test_the_curve_and_its_threshold() -> None:
     assert points[-1].at_most == pytest.approx(30.0, rel=0.01)  # nothing in a tenth of an hour
 
 
+def test_a_threshold_that_misses_nearly_everything_is_not_chosen() -> None:
+    rows = [(0.5, 0.0, 9), (0.9, 0.02, 3), (0.94, 0.06, 1), (0.96, 0.08, 1), (0.98, 0.9, 1), (0.999, 1.0, 0)]
+    points = [live.Point(t, misses, count, count / 0.6, 9.0) for t, misses, count in rows]
+    assert live.threshold_for(points, 0.5).threshold == 0.999
+    assert live.threshold_for(points, 0.5, 0.1).threshold == 0.94  # as few alarms as 0.96, fewer misses
+    assert live.threshold_for(points, 6.0, 0.1).threshold == 0.9  # the rate is reached
+    assert live.threshold_for(points[-2:], 0.5, 0.1).threshold == 0.999  # nothing is useful
+
+
 def test_a_word_that_is_said_is_not_a_false_alarm() -> None:
     scores = np.zeros((2, 600))
     scores[0, 100:120] = scores[0, 400:420] = 0.9

@@ -164,11 +164,17 @@ def _next_folder(recipe: str) -> Path:
 
 def _end(run: Run, step: int, json: bool) -> None:
     """Print the figures of the best model, which may be from an earlier part of the run, and its path."""
+    from centaurus.train.run import LIVE
+
     folder, kept = run.folder, {name: value for name, value in run.best().items() if name not in HIDDEN}
+    live = run.read_json(LIVE) if (run.folder / LIVE).is_file() else {}
     if json:
-        output.show_json({"run": str(folder), "model": str(folder / "best.safetensors"), "step": step, **kept})
+        result = {"run": str(folder), "model": str(folder / "best.safetensors"), "step": step, **kept}
+        output.show_json(result | ({"live": live} if live else {}))
         return
     output.show(f"{step} steps. Best: {_words(kept)}\n{folder / 'best.safetensors'}, described in {folder / 'card.md'}")
+    if live:
+        output.show(f"{folder / live['model']}: {live['description']}")
 
 
 def _words(figures: dict[str, Any]) -> str:

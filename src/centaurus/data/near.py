@@ -28,17 +28,24 @@ SPEEDS = (130, 150, 175, 200)  # words a minute
 PITCHES = (35, 50, 65)  # of 99
 SECONDS = 60.0  # until espeak-ng is given up on
 SPOKEN = "spoken"  # the folder of the recordings in the user's cache folder
-DIFFERENT = 2  # phonemes by which a near phrase differs at least: one of them is easily lost in noise
+DIFFERENT = 2  # phonemes by which a near phrase differs at least, or one consonant: voices differ in single vowels
 STARTS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "w", "ch", "st")
 VOWELS = ("a", "e", "i", "o", "u", "ay", "ee", "oh", "ow")
 VOWEL = re.compile("[aeiouy]+")
+VOWEL_SOUND = re.compile("[@aeiou0-9V]", re.IGNORECASE)  # phonemes as espeak-ng writes them
 STRESS = re.compile("[',%=|]")
 
 
 def near_phrases(phrase: str) -> list[str]:
     """Return texts similar to a phrase: its parts, other orders, and words with other sounds; kinds alternate."""
     words = normalise(phrase).split()
-    kinds = [_parts(words), _swapped(words), _changed(words, _renamed), _changed(words, _halves)]
+    kinds = [
+        _parts(words),
+        _swapped(words),
+        _changed(words, _restarted),
+        _changed(words, _renamed),
+        _changed(words, _halves),
+    ]
     mixed = [text for group in zip_longest(*kinds) for text in group if text]
     return [text for text in dict.fromkeys(mixed) if text.split() != words]
 
@@ -60,6 +67,13 @@ def _changed(words: Sequence[str], change: Callable[[str], Iterator[str]]) -> It
         for k, other in enumerate(group):
             if other:
                 yield " ".join([*words[:k], other, *words[k + 1 :]])
+
+
+def _restarted(word: str) -> Iterator[str]:
+    """Yield a word with another beginning."""
+    vowel = VOWEL.search(word)
+    if vowel:
+        yield from (start + word[vowel.start() :] for start in STARTS)
 
 
 def _renamed(word: str) -> Iterator[str]:
@@ -86,8 +100,13 @@ def spoken_near(phrase: str, count: int) -> list[Path]:
     if shutil.which(PROGRAM) is None:
         return []
     own = _phonemes(normalise(phrase))
-    texts = [text for text in near_phrases(phrase) if own and _distance(own, _phonemes(text)) >= DIFFERENT]
-    return spoken(texts, count)
+    return spoken([text for text in near_phrases(phrase) if own and _differ(own, _phonemes(text))], count)
+
+
+def _differ(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Return whether two phrases of phonemes can be told apart."""
+    x, y = ([sound for sound in sounds if not VOWEL_SOUND.match(sound)] for sounds in (a, b))
+    return _distance(a, b) >= DIFFERENT or x != y
 
 
 def spoken(texts: Sequence[str], count: int) -> list[Path]:

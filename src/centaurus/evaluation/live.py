@@ -246,9 +246,15 @@ def says(transcript: str, words: Sequence[str]) -> bool:
     return not {word.lower() for word in words}.isdisjoint(words_in(transcript))
 
 
-def threshold_for(points: Sequence[Point], alarms_per_hour: float) -> Point:
-    """Return the point with the fewest misses within a rate of false alarms, or else with the fewest false alarms."""
+def threshold_for(points: Sequence[Point], alarms_per_hour: float, most_misses: float = 1.0) -> Point:
+    """Return the point with the fewest misses within a rate of false alarms, or else with the fewest false alarms.
+
+    If that misses more than ``most_misses``, return the one with the fewest false alarms among those that do not.
+    """
     allowed = [point for point in points if point.alarms_per_hour <= alarms_per_hour]
-    if allowed:
-        return min(allowed, key=lambda point: (point.misses, -point.threshold))
-    return min(points, key=lambda point: (point.alarms_per_hour, point.misses))
+    fewest = min(points, key=lambda point: (point.alarms_per_hour, point.misses))
+    chosen = min(allowed, key=lambda point: (point.misses, -point.threshold)) if allowed else fewest
+    useful = [point for point in points if point.misses <= most_misses]
+    if chosen.misses <= most_misses or not useful:
+        return chosen
+    return min(useful, key=lambda point: (point.alarms_per_hour, point.misses, -point.threshold))

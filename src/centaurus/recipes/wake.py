@@ -31,13 +31,15 @@ from centaurus.system import ContentError
 from centaurus.train.config import Prepared, Preset, Reading, Recipe, hours
 from centaurus.train.loop import Data
 from centaurus.train.objectives import Spot
-from centaurus.train.run import Run
+from centaurus.train.run import LIVE, Run
 
 POSITIVE, NOISE, MISSED, ALARMS = "positive", "noise", "missed", "alarms"
 FEWEST = 20  # recordings of the phrase: with fewer, networks do not generalise to other voices
 HELD_OUT = 0.2  # share of recordings, and of speakers of other speech, held out for validation
+NEAR_REPEATS = 3  # how many times as often as other speech a similar phrase is drawn
 REPEATS = 8  # how many times as often as other speech a recording of a false alarm is drawn
 UNNAMED = "wake"  # the phrase if none is given: nothing is spoken then
+MOST_MISSES = 0.1  # share of phrases that the threshold may miss for fewer false alarms
 WINDOW = 0.16  # seconds over which probabilities are averaged
 
 
@@ -93,7 +95,7 @@ def recordings(settings: WakeSettings, folder: Path) -> tuple[Corpus, Corpus, Co
     if settings.near and settings.phrase != UNNAMED:  # by the same voices, so that it is not they that tell them apart
         similar = spoken_near(settings.phrase, settings.near)
         own = spoken([settings.phrase], len(VOICES)) if similar else []
-        speech += _learnt(_named(similar, "speech"))
+        speech += _learnt(_named(similar, "speech")) * NEAR_REPEATS
         phrases += _learnt(_named(own, "word", settings.phrase))
 
     def read(clips: list[Clip]) -> Corpus:
@@ -135,7 +137,7 @@ def prepare(settings: WakeSettings, folder: Path) -> Prepared:
 
     notes: dict[str, Any] = {
         "phrases": len(phrases),
-        "similar_phrases": sum(_is_spoken(clip) for clip in speech),
+        "similar_phrases": len({clip.id for clip in speech if _is_spoken(clip)}),
         "speech_hours": hours(speech),
         "noise_hours": hours(noise),
     }
@@ -145,20 +147,25 @@ def prepare(settings: WakeSettings, folder: Path) -> Prepared:
 
 
 def finish(run: Run, settings: WakeSettings, folder: Path) -> None:
-    """Measure the best model in one continuous stream, choose its threshold, and write model, curve and card."""
+    """Measure the best model in one continuous stream, choose its threshold, and write model, curve and card.
+
+    ``live.json`` has the figures at the threshold.
+    """
     phrases, speech, noise = (corpus.where(split="val") for corpus in recordings(settings, folder))
     path = run.folder / "best.safetensors"
     net = load(path)
     assert isinstance(net, Classifier)
     points = measure(net, phrases, speech, noise)
-    chosen = live.threshold_for(points, settings.alarms)
+    chosen = live.threshold_for(points, settings.alarms, MOST_MISSES)
     net.settings |= {"threshold": chosen.threshold, "window": WINDOW}
     save(net, path)
     save_curve(points, run.folder, chosen)
-    card = f"{(run.folder / 'card.md').read_text(encoding='utf-8')}\n{_section(chosen, speech, noise)}"
+    said = _said(chosen, settings, hours(speech) + hours(noise))
+    card = f"{(run.folder / 'card.md').read_text(encoding='utf-8')}\n## Live\n\n{said}\n"
     run.write_text("card.md", card)
     name = re.sub(r"[^\w-]+", "-", settings.phrase).strip("-") or "wake"  # a phrase may have any characters
     export_onnx(net, run.folder / f"{name}.onnx", card=card)
+    run.write_json(LIVE, {"model": f"{name}.onnx", **chosen._asdict(), "description": said})
 
 
 def measure(net: Classifier, phrases: Corpus, speech: Corpus, noise: Corpus) -> list[live.Point]:
@@ -180,15 +187,20 @@ def _listener(net: Classifier) -> live.Push:
     return push
 
 
-def _section(chosen: live.Point, speech: Corpus, noise: Corpus) -> str:
-    total = hours(speech) + hours(noise)
-    return (
-        f"## Live\n\nOne continuous stream, held-out recordings: at the threshold {chosen.threshold:g} it misses "
+def _said(chosen: live.Point, settings: WakeSettings, total: float) -> str:
+    """Return what the threshold means, from ``total`` hours of other audio."""
+    text = (
+        f"One continuous stream, held-out recordings: at the threshold {chosen.threshold:g} it misses "
         f"{chosen.misses:.1%} of phrases in noise at {live.SNR:g} dB and raises {chosen.alarms} false alarms in "
         f"{total:.2f} h of other audio ({chosen.alarms_per_hour:.2g} an hour, at most {chosen.at_most:.2g} with 95 % "
-        f"confidence). "
-        f"Misses against false alarms at other thresholds: `curve.json`.\n"
+        f"confidence). Misses against false alarms at other thresholds: `curve.json`."
     )
+    if chosen.alarms_per_hour > settings.alarms:
+        text += (
+            f" {settings.alarms:g} an hour was not reached with {MOST_MISSES:.0%} misses or fewer: train for longer, "
+            f"or add other speech to learn from."
+        )
+    return text
 
 
 RECIPE = Recipe(configure, prepare, ("ours", "small"), finish)

@@ -5,7 +5,7 @@ data.json          notes on the data, and files left out  clips.json         a f
 log.jsonl          a line for every logged step
 tensorboard/       the same, with audio and spectrograms  checkpoints/       step-N: all that resuming needs
 best.safetensors   EMA weights of the best validation     last.safetensors   those of the newest checkpoint
-card.md            the model card with its metrics
+card.md            the model card with its metrics        live.json          of a wake phrase: its threshold, in streams
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from centaurus.train.objectives import Example
 CHECKSUMS, STANDING = "checksums.json", "standing.json"
 PACKAGES = ("centaurus-ssm", "torch", "accelerate", "numpy", "soundfile", "soxr", "tokenizers", "safetensors")
 SECONDS = 10  # of audio for each example
+LIVE = "live.json"
 HIDDEN = ("kind", "step", "seconds", "best")  # what a record of a validation has besides its figures
 
 
