@@ -184,3 +184,47 @@ def test_an_utterance_is_not_a_path(name: str, tmp_path: Path) -> None:
         data.open_corpus(tmp_path)
     with pytest.raises(AudioError, match="is not a name, a tab and a text"):
         data.open_index(tmp_path, (), 1000, cache=tmp_path / "cache", processes=1)
+
+
+def held(groups: dict[str, int], share: float) -> dict[str, int]:
+    """How many clips of each group are held out."""
+    clips = [
+        data.Clip(Path(f"{name}/{k}.wav"), f"{name}/{k}", labels={"by": name})
+        for name, n in groups.items()
+        for k in range(n)
+    ]
+    split = layouts.hold_out(clips, lambda clip: clip.labels["by"], share)
+    assert [clip.id for clip in split] == [clip.id for clip in clips]
+    return {name: sum(c.labels["split"] == "val" for c in split if c.labels["by"] == name) for name in groups}
+
+
+def test_speakers_are_held_out_as_a_whole() -> None:
+    speakers = {f"s{k}": 10 for k in range(20)}
+    counts = held(speakers, 0.2)
+    assert sorted(counts.values()) == [0] * 16 + [10] * 4
+
+
+@pytest.mark.parametrize("groups", [{"all": 100}, {"talk": 760, "kept": 180}, {"a": 50, "b": 50}])
+def test_a_folder_with_most_of_the_clips_is_not_held_out_as_a_whole(groups: dict[str, int]) -> None:
+    counts = held(groups, 0.2)
+    assert 0.1 * sum(groups.values()) < sum(counts.values()) < 0.4 * sum(groups.values())
+    largest = max(groups, key=lambda name: groups[name])
+    assert 0 < counts[largest] < 0.4 * groups[largest]
+
+
+def test_one_clip_is_for_training() -> None:
+    assert held({"a": 1}, 0.2) == {"a": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "speaker"),
+    [
+        ("x/reader_012_3.wav", "012"),
+        ("x/p234_001.wav", "p234"),
+        ("x/1088-134315-0000.flac", "1088"),
+        ("anna/2024-05-01.wav", "anna"),
+        ("anna/hello.wav", "anna"),
+    ],
+)
+def test_the_speaker_of_a_file(path: str, speaker: str) -> None:
+    assert layouts.speaker_of(Path(path)) == speaker

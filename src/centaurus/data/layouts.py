@@ -21,6 +21,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,7 +47,8 @@ LAYOUTS = {
     "speech-commands": "folders of words with audio files (Speech Commands)",
 }
 # DNS: book_00000_chp_0009_reader_06709_0_seg_1; VCTK and VoiceBank: p226_001.
-_SPEAKER = re.compile(r"reader_(\d+)|(?:^|_)([ps]\d{1,4})(?=_|$)")
+_SPEAKER = re.compile(r"reader_(\d+)|(?:^|_)([ps]\d{1,4})(?=_|$)|^(\d+)-\d+-\d{4}$")  # the last as in LibriSpeech
+LARGEST_GROUP = 1 / 3  # of the clips: of a folder of one's own recordings not all are held out
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 _OTHERS = ("bed", "bird", "cat", "dog", "eight", "five", "four", "happy", "house", "marvin", "nine", "one")
 _MORE = ("seven", "sheila", "six", "three", "tree", "two", "wow", "zero")
@@ -135,16 +137,21 @@ def sound_files_in(folder: Path) -> Iterator[Path]:
 def speaker_of(path: Path) -> str:
     """Return the speaker's name, from the name of the file or else its folder."""
     match = _SPEAKER.search(path.stem)
-    return (match[1] or match[2]) if match else path.parent.name
+    return match[match.lastindex or 0] if match else path.parent.name
 
 
 def hold_out(clips: Iterable[Clip], group: Callable[[Clip], str], share: float = 0.02) -> list[Clip]:
-    """Assign a share of the groups, at least one, to ``val`` and the rest to ``train``, by a hash of their names."""
+    """Assign a share of the groups, at least one, to ``val`` and the rest to ``train``, by a hash of their names.
+
+    A group with more than ``LARGEST_GROUP`` of the clips is not held out as a whole: its clips are groups of their own.
+    """
     clips = list(clips)
-    group = group if len({group(clip) for clip in clips}) > 1 else _id
-    names = sorted({group(clip) for clip in clips}, key=_order)
+    sizes = Counter(map(group, clips))
+    units = [_id(clip) if sizes[group(clip)] > LARGEST_GROUP * len(clips) else group(clip) for clip in clips]
+    names = sorted(set(units), key=_order)
     held = set(names[: max(1, round(share * len(names)))]) if len(names) > 1 else set()
-    return [replace(clip, labels={**clip.labels, "split": "val" if group(clip) in held else "train"}) for clip in clips]
+    splits = ("val" if unit in held else "train" for unit in units)
+    return [replace(clip, labels={**clip.labels, "split": split}) for clip, split in zip(clips, splits, strict=True)]
 
 
 def _order(name: str) -> bytes:
