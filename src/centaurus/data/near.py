@@ -95,7 +95,7 @@ def spoken_near(phrase: str, count: int) -> list[Path]:
     """Return recordings of ``count`` phrases by espeak-ng that sound similar to this one, but can be told from it.
 
     There are none if espeak-ng is not installed, or if it does not speak the phrase. The recordings stay in the user's
-    cache folder and are named VOICE_nohash_NUMBER.wav, so that a corpus knows who speaks.
+    cache folder.
     """
     if shutil.which(PROGRAM) is None:
         return []
