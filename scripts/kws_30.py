@@ -17,7 +17,7 @@ average. Products are rounded to bfloat16 where the processor has instructions f
 processor, so that what else it does changes nothing; every five of them a checkpoint OUT.pt is written, from which the
 same command goes on. ``--minutes 0 --start FILE --threshold NUMBER`` only sets the threshold, with ``--coarse`` it
 rounds weights as well. ``--background`` is taken from the logit of the background when training is over: fewer words
-are taken for it, at a higher threshold.
+are taken for it where clips are told apart. ``--caution`` gives it back where streams are decoded.
 """
 
 from __future__ import annotations
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--teacher", help="weights that scripts/window_teacher.py has written")
     parser.add_argument("--ears", help="a spotter of the same words that judges other sounds at first")
     parser.add_argument("--threshold", type=float, default=0.5, help="probability of a report, kept in the file")
+    parser.add_argument("--caution", type=float, default=0.0, help="of its decoder in streams, kept in the file")
     parser.add_argument(
         "--blocks", type=int, help="other than the table's; those that --start lacks add nothing at first"
     )
@@ -238,7 +239,7 @@ def main() -> None:
         loaded = load_network(options.ears)
         assert isinstance(loaded, Classifier)
         ears = loaded
-    net.settings |= {"threshold": options.threshold, "window": WINDOW}
+    net.settings |= {"threshold": options.threshold, "window": WINDOW, "caution": options.caution}
     if options.minutes:
         streams = read_streams(options, corpora, names, ears)
         streams.rng = np.random.default_rng(options.seed)

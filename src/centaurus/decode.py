@@ -313,6 +313,7 @@ def clock(seconds: float, point: str = ".") -> str:
 
 
 LONGEST_WINDOW = 60.0  # seconds: a keyword is shorter than that, and its frames are all kept
+MOST_CAUTION = 20.0  # logits
 PATIENCE = 0.5  # seconds from the threshold to the report, at most
 BACKGROUND = "background"  # the class of everything that is not a keyword
 
@@ -333,6 +334,8 @@ class Smoothing:
     ``threshold`` is compared with the probability averaged over ``window``; ``release`` is the level below which a
     keyword has ended (0.8 of the threshold if not given); ``refractory`` is the shortest time between two reports;
     ``patience`` is the longest wait for the peak, and 0 reports a keyword as soon as it reaches the threshold.
+    ``caution`` is added to the logit of the background before probabilities are averaged: frames then count by how
+    much surer than the threshold they are, and a word that is doubtful for long is not one that is sure for a moment.
     """
 
     threshold: float = 0.6
@@ -340,6 +343,7 @@ class Smoothing:
     window: float = 0.1
     refractory: float = 0.5
     patience: float = PATIENCE
+    caution: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.threshold <= 1.0:
@@ -351,6 +355,8 @@ class Smoothing:
         for name, seconds in {"refractory time": self.refractory, "patience": self.patience}.items():
             if not 0.0 <= seconds < np.inf:
                 raise ValueError(f"the {name} should be seconds from 0 on, got {seconds:g}")
+        if not abs(self.caution) <= MOST_CAUTION:
+            raise ValueError(f"the caution should be at most {MOST_CAUTION:g} either way, got {self.caution:g}")
 
     @property
     def low(self) -> float:
@@ -475,6 +481,7 @@ class Spotting:
             raise ValueError(f"cannot report {', '.join(unknown) or 'no word at all'}: the model's words are {known}")
         self.words = tuple(chosen)
         self._chosen = [self.classes.index(word) for word in chosen]
+        self._caution = np.array([[self.smoothing.caution * (name == BACKGROUND)] for name in self.classes])
         self._mean = MovingMean(len(self.classes), max(1, round(self.smoothing.window / seconds)))
         self._decision = Decision(chosen, seconds, self.smoothing)
 
@@ -486,7 +493,7 @@ class Spotting:
     def scores(self, logits: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return averaged probabilities (words, frames) of the words that may be reported."""
         check_frames(logits, len(self.classes), "classes")
-        return self._mean.push(softmax(logits))[self._chosen]
+        return self._mean.push(softmax(logits + self._caution))[self._chosen]
 
     def push(self, logits: NDArray[np.floating]) -> list[Keyword]:
         """Return the keywords to report within these frames."""

@@ -66,6 +66,26 @@ def test_skipping_quiet_frames_changes_nothing(seed: int) -> None:
     assert frames == whole
 
 
+def test_caution_is_added_to_the_logit_of_the_background() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 50)) * 3
+    cautious = x.copy()
+    cautious[CLASSES.index("background")] += 1.5
+    plain, raised = (Spotting(CLASSES, FRAME, Smoothing(window=0.05, caution=c)) for c in (0.0, 1.5))
+    assert np.allclose(raised.scores(x), plain.scores(cautious))
+    assert raised.smoothing.at(0.9).caution == 1.5
+    with pytest.raises(ValueError, match=r"the caution should be at most 20 either way, got nan"):
+        Smoothing(caution=float("nan"))
+
+
+def test_with_caution_a_moment_of_certainty_counts_more_than_a_doubtful_while() -> None:
+    def peak(probability: float, frames: int, caution: float) -> float:
+        x = track({10: probability, 10 + frames: 0.02}, 60)
+        return float(Spotting(CLASSES, FRAME, Smoothing(window=0.2, caution=caution)).scores(x).max())
+
+    assert peak(0.8, 20, 0.0) > peak(0.998, 12, 0.0)
+    assert peak(0.8, 20, 4.0) < peak(0.998, 12, 4.0)
+
+
 def test_words_restrict_what_is_reported_and_nothing_else() -> None:
     x = np.concatenate([track({10: 0.9}, 70), track({0: 0.8, 30: 0.01}, 60, word=1)], axis=1)
     spotting = Spotting(CLASSES, FRAME, Smoothing(window=0.0), words=["no"])

@@ -57,7 +57,7 @@ def test_words_equal_those_of_the_runtime() -> None:
     tokens = ["<blank>", "one", "two", "three", "<start>"]
     logits = smooth_noise(1500, len(classes), 1)
     token_logits = smooth_noise(1500, len(tokens), 2)
-    smoothing = {"threshold": 0.7, "window": 0.2, "refractory": 0.4}
+    smoothing = {"threshold": 0.7, "window": 0.2, "refractory": 0.4, "caution": 0.8}
     amounts = [(1.0, 0), (0.3, 0), (0.8, 12), (1.0, 40)]
     data = {
         "classes": classes,

@@ -219,6 +219,9 @@ def spot(
         ),
     ] = None,
     refractory: Annotated[float, typer.Option(min=0, help="Minimum seconds between two reports.")] = 0.5,
+    caution: Annotated[
+        float | None, typer.Option(help="Added to the logit of the background.", show_default="(the model's own, or 0)")
+    ] = None,
     patience: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait for the peak; 0 reports at the threshold.", show_default="0.5"),
@@ -244,7 +247,7 @@ def spot(
     lines_of_json = jsonl or (out is not None and out.endswith(".jsonl"))
     settings = open_for("classifier", model, batch=1, threads=threads).settings
     smoothing = replace(smoothing_of(settings), release=release, refractory=refractory)
-    options = {"threshold": threshold, "window": smooth, "patience": patience}
+    options = {"threshold": threshold, "window": smooth, "patience": patience, "caution": caution}
     smoothing = replace(smoothing, **{key: value for key, value in options.items() if value is not None})
     layout = output.raw_layout(raw, rate, channels)
     chosen = [word.strip() for word in words.split(",") if word.strip()] if words is not None else None

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,8 @@ class Model:
     """A model under evaluation: its task, the meaning of its outputs, and ``run``, samples (t,) to (features, frames).
 
     ``listen`` starts a stream and returns a function from its next samples to its next frames. ``window`` is the time
-    in seconds over which a spotter with logits for every frame averages its probabilities.
+    in seconds over which a spotter with logits for every frame averages its probabilities; ``caution`` is what it adds
+    to the logit of the background in streams.
     """
 
     task: str
@@ -59,6 +60,7 @@ class Model:
     run: Callable[[Samples], NDArray[np.floating[Any]]]
     listen: Callable[[], Callable[[Samples], NDArray[np.floating[Any]]]] | None = None
     window: float | None = None
+    caution: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -112,7 +114,7 @@ def exported(session: Session) -> Model:
         return session.process
 
     classes, tokens = known.classes or (), known.tokens or ()
-    return Model(known.task, known.rate, known.ratio, classes, tokens, run, listen, known.window)
+    return Model(known.task, known.rate, known.ratio, classes, tokens, run, listen, known.window, known.caution)
 
 
 def evaluate_live(
@@ -124,7 +126,8 @@ def evaluate_live(
     """
     if model.listen is None or model.task != CLASSIFIER.name:
         raise ValueError(f"--others counts false alarms of keyword spotters; this model is a {model.task}")
-    smoothing = decode.Smoothing() if model.window is None else decode.Smoothing(window=model.window)
+    usual = decode.Smoothing(caution=model.caution)
+    smoothing = usual if model.window is None else replace(usual, window=model.window)
     spotting = decode.Spotting(model.classes, model.seconds, smoothing)
     sounds = None if noise is None else clips(noise, ("noise",), model.rate, split)
     words, quiet = clips(folder, ("word",), model.rate, split), open_corpus(others, None, None, model.rate)

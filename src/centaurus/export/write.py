@@ -293,6 +293,7 @@ def describe(
         threshold=settings.get("threshold"),
         peak=float(settings.get("peak", PEAK)),
         window=settings.get("window"),
+        caution=float(settings.get("caution", 0.0)),
     )
 
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from centaurus import system
 from centaurus.audio.files import EXTENSIONS
+from centaurus.decode import MOST_CAUTION
 from centaurus.system import AnyPath, FileError
 from centaurus.tasks import LAYERS, TASKS
 
@@ -23,7 +24,8 @@ VERSION = 1
 # largest value of what it would be without it; after one of 8, denoise-16k-live takes 1.9 s, denoise-16k-raw 2.5 s.
 PEAK = 4.0
 MOST_STATE_NUMBERS = 1 << 26  # of one stream
-OPTIONAL = {"threshold": None, "window": None, "peak": PEAK}  # settings that a file leaves out where they are these
+# Settings that a file leaves out where they are these.
+OPTIONAL = {"threshold": None, "window": None, "caution": 0.0, "peak": PEAK}
 # Limits of what a file may ask for, far above any network.
 Rate = Annotated[int, Meta(ge=1, le=1_000_000)]
 Features = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -55,8 +57,8 @@ class Settings:
 
     ``chunk`` samples go in at a time, a multiple of ``hop``; ``ratio`` frames come out for every sample. The output of
     a sample is ``delay`` samples late, so it is available at most ``latency`` = chunk + delay samples after its input.
-    A keyword spotter may have a ``threshold`` and the ``window`` in seconds that it averages over. Samples beyond
-    ±``peak`` are clipped.
+    A keyword spotter may have a ``threshold``, the ``window`` in seconds that it averages over, and the ``caution``
+    that is added to the logit of its background. Samples beyond ±``peak`` are clipped.
     """
 
     task: str
@@ -74,6 +76,7 @@ class Settings:
     states: Annotated[tuple[StateShape, ...], Meta(max_length=4096)]
     threshold: Share | None = None
     window: Share | None = None
+    caution: Annotated[float, Meta(ge=-MOST_CAUTION, le=MOST_CAUTION)] = 0.0
     peak: Annotated[float, Meta(gt=0, le=1e6)] = PEAK
 
     def frames(self, samples: int) -> int:

@@ -449,7 +449,8 @@ class Spotter:
 def smoothing_of(settings: Settings) -> Smoothing:
     """Return the smoothing that a model's file asks for."""
     usual = Smoothing()
-    return Smoothing(settings.threshold or usual.threshold, window=settings.window or usual.window)
+    threshold, window = settings.threshold or usual.threshold, settings.window or usual.window
+    return Smoothing(threshold, window=window, caution=settings.caution)
 
 
 def spot(

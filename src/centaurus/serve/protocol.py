@@ -73,7 +73,7 @@ def _number(query: dict[str, str], key: str, default: float | None = None) -> fl
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "denoise": ("mix", "attn_limit_db"),
-    "spot": ("threshold", "release", "window", "refractory", "patience"),
+    "spot": ("threshold", "release", "window", "refractory", "patience", "caution"),
     "transcribe": (),
 }
 """The tasks, and the options of each."""

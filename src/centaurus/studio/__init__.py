@@ -183,7 +183,7 @@ PAGES = {  # title and description; the title is also the name of the script
     ),
     "networks.html": ("Networks", "The networks as pictures: channels, rates, states, counts, memory and modes."),
 }
-SETTINGS = ("name", "task", "rate", "hop", "latency", "features", "classes", "tokens")
+SETTINGS = ("name", "task", "rate", "hop", "latency", "features", "classes", "tokens", "caution")
 HOST = "127.0.0.1"
 PORT = 8008
 LONGEST_TARGET = 2_000  # characters of a request's path and query
@@ -250,7 +250,7 @@ def describe_models() -> list[dict[str, Any]]:
         path = find_model(name)
         data = read_settings(inspect(path).metadata[KEY], path).json()
         numerator, denominator = data["ratio"]
-        models.append({key: data[key] for key in SETTINGS} | {"frame": denominator / numerator})
+        models.append({key: data[key] for key in SETTINGS if key in data} | {"frame": denominator / numerator})
     return models
 
 

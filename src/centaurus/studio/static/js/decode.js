@@ -26,8 +26,9 @@ export function softmax(x) {
 
 // Keywords from one frame of logits at a time. Settings may change while it runs.
 export class Spotting {
-  constructor(classes, seconds, { threshold = 0.6, window = 0.1, refractory = 0.5, ignored = IGNORED } = {}) {
-    Object.assign(this, { classes, seconds, threshold, window, refractory });
+  constructor(classes, seconds, { threshold = 0.6, window = 0.1, refractory = 0.5, caution = 0, ignored = IGNORED } = {}) {
+    Object.assign(this, { classes, seconds, threshold, window, refractory, caution });
+    this.background = classes.indexOf("background");
     this.keywords = classes.map((_, k) => k).filter((k) => !ignored.has(classes[k]));
     this.reset();
   }
@@ -44,7 +45,8 @@ export class Spotting {
   // Returns { scores: of the keywords, smoothed; keyword: to report, or null }.
   push(logits) {
     const frames = Math.max(1, round(this.window / this.seconds));
-    this.past.push(softmax(logits));
+    const cautious = Array.from(logits, (x, k) => (k === this.background ? x + this.caution : x));
+    this.past.push(softmax(cautious));
     if (this.past.length > frames) this.past.splice(0, this.past.length - frames);
     const scores = this.keywords.map((k) => this.past.reduce((sum, p) => sum + p[k], 0) / this.past.length);
     scores.forEach((score, k) => (this.armed[k] ||= score < RELEASE * this.threshold));

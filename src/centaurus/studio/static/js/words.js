@@ -97,8 +97,9 @@ class Decoders {
   }
 }
 
-function spotter({ classes, frame, rate }) {
-  return new Spotting(classes, frame / rate, { threshold: state.get("threshold"), window: state.get("window") / 1000 });
+function spotter({ classes, frame, rate, caution }) {
+  const settings = { threshold: state.get("threshold"), window: state.get("window") / 1000, caution };
+  return new Spotting(classes, frame / rate, settings);
 }
 
 // Confidence over time, a curve for each word that reaches 5 %.
