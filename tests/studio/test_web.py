@@ -19,7 +19,7 @@ import soundfile
 
 from centaurus import studio as plans
 from centaurus.export.c import find_clang
-from centaurus.runtime import denoise
+from centaurus.runtime import Session, denoise
 from centaurus.studio import write_site
 from tests.studio.conftest import DEMO, PHONE
 
@@ -183,6 +183,16 @@ def test_a_long_file_is_streamed(
     end = part if part == frames else part - rate  # a cut stream ends otherwise
     np.testing.assert_allclose(result[:end], denoise(given, rate)[:end], atol=TOLERANCE)
     assert np.abs(result[-len(noisy) :]).max() > 0.1
+
+
+def test_the_keyword_page_begins_with_what_the_model_brings(open_page: Open) -> None:
+    own = Session("kws-30").settings
+    page = open_page("words.html")
+    until(page, f"document.getElementById('threshold-value').textContent === '{round(100 * own.threshold)} %'")
+    assert page.text_content("#window-value") == f"{round(1000 * own.window)} ms"
+    page = open_page("words.html?threshold=0.25")
+    until(page, f"document.getElementById('window-value').textContent === '{round(1000 * own.window)} ms'")
+    assert page.text_content("#threshold-value") == "25 %"
 
 
 def test_words_are_detected_in_the_demo_and_live(open_page: Open) -> None:

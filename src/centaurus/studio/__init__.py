@@ -183,7 +183,7 @@ PAGES = {  # title and description; the title is also the name of the script
     ),
     "networks.html": ("Networks", "The networks as pictures: channels, rates, states, counts, memory and modes."),
 }
-SETTINGS = ("name", "task", "rate", "hop", "latency", "features", "classes", "tokens", "caution")
+SETTINGS = ("name", "task", "rate", "hop", "latency", "features", "classes", "tokens", "threshold", "window", "caution")
 HOST = "127.0.0.1"
 PORT = 8008
 LONGEST_TARGET = 2_000  # characters of a request's path and query

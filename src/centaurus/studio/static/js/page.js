@@ -93,13 +93,17 @@ export function slider(state, id, words, changed = () => {}) {
     output.textContent = words(Number(input.value));
     input.setAttribute("aria-valuetext", output.textContent);
   };
-  input.value = state.get(id);
-  show();
+  const move = (value) => {
+    input.value = value;
+    show();
+  };
+  move(state.get(id));
   input.addEventListener("input", () => {
     state.set(id, Number(input.value));
     show();
     changed(Number(input.value));
   });
+  return move;
 }
 
 // Trusted types: the only script URL from which a worker may be started.

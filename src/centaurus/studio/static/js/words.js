@@ -19,8 +19,8 @@ const NAMED = 0.25; // confidence at which a curve is named
 const LINE = 15; // pixels between two lines of names
 
 const state = new State({
-  threshold: { default: 0.6, read: within(0.05, 0.99) },
-  window: { default: 100, read: whole(0, 1000) },
+  threshold: { default: null, read: within(0.05, 0.99) }, // null is the model's own
+  window: { default: null, read: whole(0, 1000) }, // ms
   wake: { default: "", read: upTo(30) },
 });
 const meter = new Meter(byId("meter"));
@@ -29,14 +29,25 @@ let decoders = null;
 let words = []; // of the captions, to be saved
 let awakeUntil = -Infinity;
 
-slider(state, "threshold", (value) => `${Math.round(100 * value)} %`, (value) => decoders?.change({ threshold: value }));
-slider(state, "window", (value) => `${value} ms`, (value) => decoders?.change({ window: value / 1000 }));
+const moveThreshold = slider(state, "threshold", (value) => `${Math.round(100 * value)} %`, (value) => decoders?.change({ threshold: value }));
+const moveWindow = slider(state, "window", (value) => `${value} ms`, (value) => decoders?.change({ window: value / 1000 }));
 byId("wake").addEventListener("change", async ({ target }) => {
   state.set("wake", target.value);
   const available = await models();
   byId("model").textContent = running(available).map(({ name }) => name).join(", ");
   if (job && available.wakes.length) say("The new wake word takes effect with the next recording.");
 });
+
+// Show what the keyword model brings, where nothing else was chosen. That there is none is said when it is needed.
+models().then(
+  ({ keyword }) => {
+    if (state.get("threshold") === null) moveThreshold(own(keyword).threshold);
+    if (state.get("window") === null) moveWindow(Math.round(1000 * own(keyword).window));
+  },
+  () => {},
+);
+
+const own = ({ threshold = 0.6, window = 0.1, caution = 0 }) => ({ threshold, window, caution });
 
 async function models() {
   const available = (await site()).models;
@@ -97,9 +108,11 @@ class Decoders {
   }
 }
 
-function spotter({ classes, frame, rate, caution }) {
-  const settings = { threshold: state.get("threshold"), window: state.get("window") / 1000, caution };
-  return new Spotting(classes, frame / rate, settings);
+function spotter(model) {
+  const settings = own(model);
+  if (state.get("threshold") !== null) settings.threshold = state.get("threshold");
+  if (state.get("window") !== null) settings.window = state.get("window") / 1000;
+  return new Spotting(model.classes, model.frame / model.rate, settings);
 }
 
 // Confidence over time, a curve for each word that reaches 5 %.
