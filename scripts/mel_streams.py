@@ -36,15 +36,12 @@ BINS, BANDS, HOP = ROW.window // 2 + 1, ROW.channels, ROW.resample
 FILTERS = mel_filters(BINS, BANDS, RATE, TABLE.low, TABLE.high).float()
 PER_SECOND = RATE / HOP
 WARPS = np.linspace(0.84, 1.18, 18)  # factors of pitch
-FORMANTS = (100, 500, 1500, 2500, 4000)  # Hz between which voices differ from each other by more than one factor
-BENT, HASTE = 0.07, 0.2  # standard deviations of the logarithms of these factors, and of speed within a word
 EARLY, LATE, UNSURE = 1.9, 10.6, 5  # frames of the network around the end of a word: label, and no weight around it
 SAID, ALARM = 0.15, 0.1  # probabilities from which a spotter reports a spoken word, or raises a false alarm
 ALONE = 0.14  # share of streams that are noise alone
 WHOLE = 0.35  # share of words that keep all of their clip
 AROUND = 30  # frames of silence before and after a clip that is judged
 MASKED = 0.2  # probability of each of two masks over bands
-BLENDED = 0.15  # share of words that are blended with the same word by somebody else
 GATED = 0.15  # share of words without their steady noise
 PAUSES = ((-0.03, 0.5), (0.12, 0.8), (0.3, 4.0))  # seconds between words
 LEVEL_SCALE = 14.0  # sum of the band powers of speech at 0 dBFS, roughly
@@ -183,15 +180,11 @@ def understood(words: Sequence[Word], body: Layer, least: float) -> list[Word]:
     return kept
 
 
-def warp(factor: float, bends: Sequence[float] = ()) -> NDArray[np.float32]:
-    """Return a matrix (bands, bands) that shifts log mel bands in frequency by a factor.
-
-    ``bends`` are added to its logarithm at the frequencies of ``FORMANTS``, linearly between them: another mouth.
-    """
+def warp(factor: float) -> NDArray[np.float32]:
+    """Return a matrix (bands, bands) that shifts log mel bands in frequency by a factor."""
     ends = [2595 * np.log10(1 + hertz / 700) for hertz in (TABLE.low, TABLE.high)]
     hertz = 700 * (10 ** (np.linspace(*ends, BANDS + 2)[1:-1] / 2595) - 1)
-    curve = np.exp(np.interp(hertz, FORMANTS, bends)) if len(bends) else 1.0
-    place = np.interp(hertz / (factor * curve), hertz, np.arange(BANDS))
+    place = np.interp(hertz / factor, hertz, np.arange(BANDS))
     low = np.clip(np.floor(place).astype(int), 0, BANDS - 2)
     matrix = np.zeros((BANDS, BANDS), np.float32)
     matrix[low, np.arange(BANDS)] = 1 - (place - low)
@@ -236,11 +229,6 @@ class MelStreams:
         steady += [hum(self.rng, samples, mains) for mains in (50.0, 60.0, 100.0)]
         self.steady = [np.exp(log_mel(np.float32(x / x.std())).astype(np.float32)) for x in steady]
         self.warps = [warp(factor) for factor in WARPS]
-        self.mouths = [[warp(f, self.rng.normal(0, BENT, len(FORMANTS))) for _ in range(12)] for f in WARPS]
-        self.blended = BLENDED
-        self._same: dict[int, list[Word]] = {}
-        for word in self.labelled:
-            self._same.setdefault(word.label, []).append(word)
         self.spread = (0.7 / np.sqrt(np.maximum(1, FILTERS.sum(1).numpy()))).astype(np.float32)
         self.paused = (0.4, 0.3, 0.3)  # shares of the ranges of pauses
         self.alone, self.whole = ALONE, WHOLE
@@ -301,17 +289,12 @@ class MelStreams:
         whole = r.random() < self.whole
         first = 0 if whole else max(0, int(word.begin) - 3)
         frames = word.frames[first : len(word.frames) if whole else round(word.end) + 7].astype(np.float32)
-        begin, end = word.begin - first, word.end - first
-        if word.label and r.random() < self.blended:
-            frames = self._blend(frames, word.label, begin, end)
         which = int(r.integers(len(WARPS)))
         speed = WARPS[which] * r.uniform(0.95, 1.05)
-        if (kind := r.random()) < 0.75:
-            mouths = self.mouths[which]
-            frames = frames @ (self.warps[which] if kind < 0.35 else mouths[int(r.integers(len(mouths)))])
-        place = self._pace(len(frames), speed)
-        count = len(place)
-        begin, end = np.interp((begin, end), place, np.arange(count))
+        if r.random() < 0.75:
+            frames = frames @ self.warps[which]
+        count = max(8, int(len(frames) / speed))
+        place = np.minimum((np.arange(count) + r.random()) * speed, len(frames) - 1.001)
         low = place.astype(int)
         part = (place - low)[:, None].astype(np.float32)
         power = np.exp(frames[low] * (1 - part) + frames[low + 1] * part + self._tone())
@@ -322,29 +305,7 @@ class MelStreams:
             power = self._gated(power)
         if r.random() < 0.3:
             power = self._room(power)
-        return word.label, power.astype(np.float32), float(begin), float(end)
-
-    def _pace(self, length: int, speed: float) -> NDArray[np.float64]:
-        """Return the places in so many frames that follow each other at a speed, for most words a varying one."""
-        r = self.rng
-        speeds = np.full(4 * length, speed)
-        if r.random() < 0.6:
-            knots = np.arange(0, 4 * length, 12)
-            speeds *= np.exp(np.interp(np.arange(4 * length), knots, r.normal(0, HASTE, len(knots))))
-        place = r.random() * speed + np.concatenate([[0], np.cumsum(speeds)])
-        return place[: max(8, int(np.searchsorted(place, length - 1.001)))].clip(0, length - 1.001)
-
-    def _blend(self, frames: Frames, label: int, begin: float, end: float) -> Frames:
-        """Return log powers of a word blended with those of another recording of it, beginnings and ends together."""
-        r, same = self.rng, self._same[label]
-        other = same[int(r.integers(len(same)))]
-        scale = (other.end - other.begin) / max(end - begin, 1.0)
-        place = np.clip(other.begin + (np.arange(len(frames)) - begin) * scale, 0, len(other.frames) - 1.001)
-        low = place.astype(int)
-        part = (place - low)[:, None].astype(np.float32)
-        voice = other.frames[low] * (1 - part) + other.frames[low + 1] * part
-        share = np.float32(r.uniform(0.2, 0.6))
-        return frames + share * (voice - voice.max() + frames.max() - frames)
+        return word.label, power.astype(np.float32), (word.begin - first) / speed, (word.end - first) / speed
 
     def _room(self, power: Frames) -> Frames:
         """Add reverberation that decays by 60 dB in 0.15 to 0.7 s."""

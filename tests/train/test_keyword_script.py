@@ -30,7 +30,7 @@ import kws_30
 import measure
 import stages
 import window_teacher
-from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened, understood, warp
+from mel_streams import BANDS, HOP, STACK, MelStreams, Sound, Word, log_mel, noise_of_pairs, opened, understood
 from renew import memories, renew
 
 SECOND = 16_000
@@ -56,7 +56,7 @@ def test_streams_have_labels_where_their_words_end() -> None:
     said = [(stream, *word) for stream in made for word in stream.said]
     assert said
     for stream, label, begin, end in said:
-        assert end - begin == pytest.approx(40 / STACK, rel=0.5)
+        assert end - begin == pytest.approx(40 / STACK, rel=0.25)
         assert stream.labels[min(round(end), len(stream.labels) - 1)] == label
 
 
@@ -215,40 +215,6 @@ def test_other_microphones_are_smooth_and_some_are_dull() -> None:
         falls = curves[:, 0] - curves[:, -1]
         assert (falls.max() > drop) == bool(dull)
         assert (np.abs(curves).max(1) == 0).mean() == pytest.approx(0.3, abs=0.15)
-
-
-def test_another_mouth_moves_some_bands_and_not_others() -> None:
-    row = np.zeros((1, BANDS), np.float32)
-    row[0, [5, 20]] = 1.0
-    assert np.allclose(warp(1.0), np.eye(BANDS), atol=1e-5)
-    higher, bent = (int((row @ matrix)[0, 12:].argmax()) for matrix in (warp(1.15), warp(1.0, (0, 0, 0.14, 0, 0))))
-    assert higher > 8
-    assert bent > 8
-    assert (row @ warp(1.0, (0, 0, 0.14, 0, 0)))[0, :8].argmax() == 5  # 500 Hz stay where they are
-
-
-def test_the_pace_of_a_word_varies_around_its_speed() -> None:
-    made = streams()
-    places = [made._pace(60, 1.1) for _ in range(200)]
-    assert all((np.diff(place) > 0).all() and place[0] >= 0 and place[-1] < 59 for place in places)
-    counts = np.array([len(place) for place in places])
-    assert counts.mean() == pytest.approx(60 / 1.1, rel=0.05)
-    steps = [np.diff(place) for place in places]
-    assert np.mean([step.std() < 1e-9 for step in steps]) == pytest.approx(0.4, abs=0.12)
-    assert len(made._pace(3, 1.2)) >= 1
-
-
-def test_a_word_is_blended_with_the_same_word_of_another_voice() -> None:
-    made = streams()
-    mine, other = (Word(log_mel(tone(hertz, 1.0)), 1, 10.0, 50.0) for hertz in (300.0, 2000.0))
-    made._same = {1: [other]}
-    frames = mine.frames.astype(np.float32)
-    blended = made._blend(frames, 1, 10.0, 50.0)
-    assert blended.shape == frames.shape
-    assert np.isfinite(blended).all()
-    low, high = (int(word.frames[30].argmax()) for word in (mine, other))
-    assert frames[30, high] < blended[30, high] <= frames[30].max()
-    assert blended[30, low] < frames[30, low]
 
 
 def test_a_gated_word_keeps_its_loud_frames() -> None:
