@@ -228,8 +228,10 @@ def test_a_model_of_a_wake_word_is_offered_and_wakes(open_page: Open, static_sit
     folder = tmp_path / "site" / "below"
     export_wasm(net, folder / "models" / "wake-anything.wasm", name="wake-anything")
     about = json.loads((folder / "models.json").read_text())
-    keywords = next(model for model in about["models"] if model["task"] == "classifier")
+    keywords = dict(next(model for model in about["models"] if model["task"] == "classifier"))
     wake = {"name": "wake-anything", "classes": ["background", "anything"], "features": 2, "frame": net.hop}
+    for setting in ("threshold", "window", "caution"):
+        keywords.pop(setting, None)
     about["models"].append(keywords | wake | {"hop": net.hop})
     (folder / "models.json").write_text(json.dumps(about))
     page = open_page("words.html?wake=anything", base=static_site)
