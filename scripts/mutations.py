@@ -166,10 +166,17 @@ MUTATIONS = (
         "tests/nn/test_containers.py::test_a_residual_has_a_hop_that_fits_body_and_skip",
     ),
     Mutation(
+        "spotting forgets its caution",
+        "decode.py",
+        "softmax(logits + self._caution)",
+        "softmax(logits)",
+        "tests/decode/test_keywords.py::test_caution_is_added_to_the_logit_of_the_background",
+    ),
+    Mutation(
         "CTC marks reach back one frame more",
         "decode.py",
-        "self._marks[1 - REACH :]",
-        "self._marks[-REACH:]",
+        "[-_frames(REACH, self.seconds) :]",
+        "[-_frames(REACH, self.seconds) - 1 :]",
         "tests/decode/test_ctc.py::test_a_mark_reaches_back_only_so_far",
     ),
     Mutation(

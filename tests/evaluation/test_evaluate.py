@@ -186,9 +186,10 @@ def test_connected_words_are_counted_and_timed(tmp_path: Path) -> None:
 
     def late(x: np.ndarray) -> np.ndarray:
         logits = np.zeros((4, len(x) // 512))
-        logits[0], logits[3] = 1, -1
+        logits[0], logits[3] = 1, -20
         for spoken in next(answers)[:-1]:
-            logits[3, spoken.start // 512 + 2] = 2
+            first = spoken.start // 512 + 2
+            logits[3, first : first + 3] = 20
             logits[tokens.index(spoken.word), spoken.end // 512 + 2] = 3  # until 64 to 96 ms after the word
         return logits
 
