@@ -45,19 +45,6 @@ def test_negatives_and_parts_of_words_have_no_label(words: Corpus) -> None:
     assert np.abs(talk.example(0, np.random.default_rng(0))["audio"]).max() > 0
 
 
-@pytest.mark.parametrize(("joined", "pause"), [(1.0, 0.0), (0.0, 0.5)])
-def test_words_follow_other_speech_with_and_without_a_pause(
-    words: Corpus, monkeypatch: pytest.MonkeyPatch, joined: float, pause: float
-) -> None:
-    how = Streaming(negative=1.0, alone=0.0, joined=joined, after=(0.5, 0.5))
-    streams = Streams(words, ("yes", "background"), FRAME, how=how)
-    places = []
-    monkeypatch.setattr(streams, "_talk", lambda rng, y: 1000)
-    monkeypatch.setattr(streams, "_say", lambda rng, y, labels, weights, at: places.append(at))
-    streams.example(0, np.random.default_rng(0))
-    assert places == [1000 + round(pause * streams.rate)]
-
-
 def test_noise_alone_is_background_as_loud_as_speech(words: Corpus) -> None:
     streams = Streams(words, CLASSES, FRAME, how=Streaming(alone=1.0, level=(-20.0, -20.0)))
     item = streams.example(0, np.random.default_rng(0))

@@ -367,10 +367,6 @@ class Streaming:
     """The share of streams with short pauses."""
     pause: tuple[float, float] = (0.12, 0.8)
     long_pause: tuple[float, float] = (0.3, 4.0)
-    joined: float = 0.3
-    """The share of streams with other speech whose words follow it without a pause, as in a sentence."""
-    after: tuple[float, float] = (0.1, 1.0)
-    """The pause after other speech in the rest of them."""
     speed: float = 0.13
     tone_db: float = 6.0
     level: tuple[float, float] = (-33.0, -13.0)
@@ -422,8 +418,7 @@ class Streams(Composed):
             return {"audio": loud.astype(np.float32)[None], "labels": labels, "weights": weights}
         at = round(rng.uniform(0, 0.6) * self.rate)
         if rng.random() < self.how.negative and (self.speech is not None or len(self.others)):
-            pause = 0.0 if rng.random() < self.how.joined else rng.uniform(*self.how.after)
-            at = self._talk(rng, y) + round(pause * self.rate)
+            at = self._talk(rng, y) + round(rng.uniform(0.1, 1.0) * self.rate)
         self._say(rng, y, labels, weights, at)
         return {"audio": self._mixed(rng, y)[None], "labels": labels, "weights": weights}
 
