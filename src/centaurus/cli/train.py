@@ -404,11 +404,8 @@ def _network(model: str) -> Model:
         stream = Stream(net)
         return torch.inference_mode()(lambda x: stream(torch.from_numpy(x)[None, None])[0].numpy())
 
-    return Model(net.task, rate, net.ratio, classes, tokens, run, listen, *_decoding(known))
-
-
-def _decoding(settings: dict[str, Any]) -> tuple[float | None, float]:
-    return settings.get("window"), settings.get("caution", 0.0)
+    window, caution = known.get("window"), known.get("caution", 0.0)
+    return Model(net.task, rate, net.ratio, classes, tokens, run, listen, window, caution)
 
 
 def _show_evaluation(report: Evaluation) -> None:

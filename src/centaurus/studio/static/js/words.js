@@ -41,13 +41,12 @@ byId("wake").addEventListener("change", async ({ target }) => {
 // Show what the keyword model brings, where nothing else was chosen. That there is none is said when it is needed.
 models().then(
   ({ keyword }) => {
-    if (state.get("threshold") === null) moveThreshold(own(keyword).threshold);
-    if (state.get("window") === null) moveWindow(Math.round(1000 * own(keyword).window));
+    const { threshold, window } = spotter(keyword);
+    moveThreshold(threshold);
+    moveWindow(Math.round(1000 * window));
   },
   () => {},
 );
-
-const own = ({ threshold = 0.6, window = 0.1, caution = 0 }) => ({ threshold, window, caution });
 
 async function models() {
   const available = (await site()).models;
@@ -108,11 +107,14 @@ class Decoders {
   }
 }
 
-function spotter(model) {
-  const settings = own(model);
-  if (state.get("threshold") !== null) settings.threshold = state.get("threshold");
-  if (state.get("window") !== null) settings.window = state.get("window") / 1000;
-  return new Spotting(model.classes, model.frame / model.rate, settings);
+// What was chosen on the page, else what the model brings, else what is usual.
+function spotter({ classes, frame, rate, threshold, window, caution }) {
+  const chosen = state.get("window");
+  return new Spotting(classes, frame / rate, {
+    threshold: state.get("threshold") ?? threshold,
+    window: chosen === null ? window : chosen / 1000,
+    caution,
+  });
 }
 
 // Confidence over time, a curve for each word that reaches 5 %.
