@@ -70,6 +70,11 @@ def test_a_file_without_keywords_is_reported_and_not_an_error(cli: Cli, wav: Pat
     assert "no keyword" in done.err
 
 
+def test_with_more_caution_fewer_keywords_are_found(cli: Cli, wav: Path) -> None:
+    found, fewer = (cli("spot", wav, *KEENLY, "--caution", caution).out.count("\n") for caution in ("0", "20"))
+    assert found > fewer == 1  # the line of titles
+
+
 def test_a_transcript_in_every_format(cli: Cli, wav: Path) -> None:
     words = transcribe(bursts(3), 16_000, exported("recognizer"))
     data = cli("transcribe", wav, "--format", "json").json()

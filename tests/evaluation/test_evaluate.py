@@ -231,12 +231,12 @@ def test_live_evaluation_takes_words_noise_and_others_from_their_folders(
     points = [Point(0.3, 0.1, 20, 20.0, 25.0), Point(0.6, 0.2, 4, 4.0, 7.0), Point(0.9, 0.5, 0, 0.0, 3.0)]
     seen: list[Any] = []
     monkeypatch.setattr(live, "measure", lambda *arguments: seen.extend(arguments) or points)
-    model = Model("classifier", 16_000, Fraction(1, 256), (*WORDS, "background"), (), len, lambda: len, 0.2)
+    model = Model("classifier", 16_000, Fraction(1, 256), (*WORDS, "background"), (), len, lambda: len, 0.2, 1.5)
     report = ev.Evaluation("classifier")
     assert ev.evaluate_live(model, report, words, None, noise, others) == points
     _, spotting, said, quiet, sounds = seen
     assert spotting.words == WORDS
-    assert spotting.smoothing.window == 0.2
+    assert (spotting.smoothing.window, spotting.smoothing.caution) == (0.2, 1.5)
     assert {clip.labels["kind"] for clip in said} == {"word"}
     assert {clip.labels["kind"] for clip in sounds} == {"noise"}
     assert "transcript" in quiet[0].labels

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centaurus.decode import Smoothing, Spotting, Vocabulary, greedy
-from centaurus.runtime.session import Session, SessionError, Spotter, Transcriber, spot, transcribe
+from centaurus.runtime.session import Session, SessionError, Spotter, Transcriber, smoothing_of, spot, transcribe
 from tests.runtime.models import CLASSES, TOKENS, exported
 
 KEEN = Smoothing(threshold=0.34, release=0.33, window=0.03, refractory=0.05)  # random weights are never confident
@@ -95,3 +97,16 @@ def test_models_that_do_not_fit_are_named() -> None:
         Transcriber(exported("classifier"))
     with pytest.raises(SessionError, match="has no class names"):
         Spotter(exported("nameless"))
+
+
+def test_a_spotter_keeps_what_its_file_says_of_reports(tmp_path: Path) -> None:
+    from centaurus.export import export_onnx
+    from tests.models.small import narrow
+
+    net, own = narrow("kws-hybrid-2").eval(), {"threshold": 0.4, "window": 0.2, "caution": 2.5}
+    net.settings |= {"classes": ("yes", "no", "background"), **own}
+    session = Session(export_onnx(net, tmp_path / "net.onnx"))
+    assert smoothing_of(session.settings) == Smoothing(**own)
+    assert session.settings.json().items() >= own.items()
+    assert "caution" not in Session(exported("classifier")).settings.json()
+    assert Session("kws-30").settings.caution > 0
